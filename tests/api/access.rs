@@ -18,9 +18,9 @@ use pet_inventory::{
         user::{Profile, User},
     },
 };
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{RequestExt, TestApp, make_key, scopes};
+use test_support::{Call, TestApp, make_key, scopes};
 
 const SETTINGS: [(&str, &str); 3] = [
     ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
@@ -167,13 +167,7 @@ impl Resources {
         }
     }
 
-    fn request(
-        &self,
-        app: &TestApp,
-        method: &Method,
-        path: &str,
-        operation: &str,
-    ) -> RequestBuilder {
+    fn request(&self, app: &TestApp, method: &Method, path: &str, operation: &str) -> Call {
         let (number, name) = (self.number, self.owner.username.as_str());
         let target = path
             .replace("{petId}", &number.to_string())
@@ -249,7 +243,7 @@ async fn access_table_matches_the_snapshot() {
                     Some(credential) => request.bearer_auth(credential),
                     None => request,
                 };
-                let status = request.response().await.status.as_u16();
+                let status = request.await.status;
                 row = format!("{row}{status:<13}");
             }
             rows.push(row);

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{RequestExt, Response, TestApp, eventually};
+use test_support::{Response, TestApp, eventually, statuses_of};
 
 use crate::{cli::Commands, finds::next_path};
 
@@ -25,8 +25,8 @@ async fn create_key(app: &TestApp, caller: i64, body: Value) -> (i64, String) {
 
 /// Returns the status of a request with a key.
 async fn status(app: &TestApp, key: &str) -> u16 {
-    let request = app.anonymous(Method::GET, "/limits").header("api_key", key);
-    request.response().await.status.as_u16()
+    let request = app.with_key(key, Method::GET, "/limits");
+    request.await.status
 }
 
 /// Returns the changes of a kind, with what they did and their facts.
@@ -66,9 +66,8 @@ async fn callers_are_created_changed_and_deleted() {
     let (_, key) = create_key(&app, id, json!({})).await;
     assert_eq!(status(&replica, &key).await, 200);
     let plan = async |app: &TestApp| {
-        let request = app.anonymous(Method::GET, "/limits");
-        let limits = request.header("api_key", &key).response().await;
-        (limits.status.as_u16(), limits.json()["plan"].clone())
+        let limits = app.with_key(&key, Method::GET, "/limits").await;
+        (limits.status, limits.json()["plan"].clone())
     };
     assert_eq!(plan(&replica).await, (200, json!("free")));
     let change = json!({"plan": "pro", "scopes": ["admin", "read:pets"], "unknown": 1});
@@ -195,7 +194,7 @@ async fn invalid_callers_and_keys_are_400() {
         (app.get(&format!("{callers}/0")), &["callerId"]),
         (app.delete("/admin/keys/x"), &["keyId"]),
     ] {
-        let response = request.response().await;
+        let response = request.await;
         let mut found = response.invalid_fields();
         found.sort_unstable();
         assert_eq!(found, fields, "{response}");
@@ -268,12 +267,13 @@ async fn old_key_works_until_the_overlap_ends() {
     let rotate = format!("/admin/keys/{id}/rotate");
     let use_old = async || {
         for _ in 0..50 {
-            let list = app.anonymous(Method::GET, "/pet?limit=1");
-            list.header("api_key", &key).is(200).await;
+            app.with_key(&key, Method::GET, "/pet?limit=1")
+                .is(200)
+                .await;
         }
     };
     let (rotated, _) = tokio::join!(
-        app.post(&rotate, &json!({"overlap": 60})).response(),
+        app.post(&rotate, &json!({"overlap": 60})),
         join_all((0..4).map(|_| use_old())),
     );
     rotated.is(201);
@@ -329,8 +329,8 @@ async fn last_administrator_is_kept() {
     let send = async |method: Method, path: &str, body: Option<Value>| {
         let request = app.anonymous(method, path).bearer_auth(&token);
         match body {
-            Some(body) => request.json(&body).response().await,
-            None => request.response().await,
+            Some(body) => request.json(&body).await,
+            None => request.await,
         }
     };
     let new = json!({"name": "last", "plan": "free", "scopes": ["admin", "read:pets"]});
@@ -388,9 +388,9 @@ async fn one_of_the_last_two_administrators_is_kept() {
     const ROUNDS: usize = 40;
     let app = TestApp::start().await;
     let token = keyless_administrator(&app).await;
-    let send = async |method: Method, path: String, body: Value| {
+    let send = |method: Method, path: String, body: Value| {
         let request = app.anonymous(method, &path).bearer_auth(&token);
-        request.json(&body).response().await
+        request.json(&body)
     };
     let mut pair = Vec::new();
     for name in ["one", "two"] {
@@ -422,12 +422,7 @@ async fn one_of_the_last_two_administrators_is_kept() {
                 _ => send(Method::DELETE, format!("/admin/keys/{key}"), json!({})),
             });
         }
-        let mut statuses: Vec<u16> = join_all(removals)
-            .await
-            .iter()
-            .map(|response| response.status.as_u16())
-            .collect();
-        statuses.sort_unstable();
+        let statuses = statuses_of(removals).await;
         assert_eq!(statuses, [200, 409], "round {round}");
     }
 }
@@ -438,7 +433,7 @@ async fn clients_are_created_listed_and_revoked() {
     let caller = create(&app, "acme").await;
     let path = format!("/admin/callers/{caller}/clients");
     let refused = json!({"scopes": ["admin"]});
-    let refused = app.post(&path, &refused).response().await;
+    let refused = app.post(&path, &refused).await;
     assert_eq!(refused.invalid_fields(), ["scopes"]);
     let created = app.post(&path, &json!({})).is(201).await.json();
     let text = |name: &str| created[name].as_str().expect("a text").to_owned();
@@ -446,14 +441,13 @@ async fn clients_are_created_listed_and_revoked() {
     let grant = async || {
         let request = app.bare(Method::POST, "/oauth/token");
         let request = request.basic_auth(&client, Some(&secret));
-        let grant = request.form(&[("grant_type", "client_credentials")]);
-        grant.response().await
+        request.form(&[("grant_type", "client_credentials")]).await
     };
     let token = grant().await.is(200).json();
     let token = token["access_token"].as_str().expect("a token");
     let status = async || {
         let request = app.anonymous(Method::GET, "/limits").bearer_auth(token);
-        request.response().await.status.as_u16()
+        request.await.status
     };
     assert_eq!(status().await, 200);
     let listed = app.get(&path).is(200).await;
@@ -537,9 +531,8 @@ async fn usage_is_the_number_of_admitted_and_refused_requests() {
             let app = if client % 2 == 0 { &app } else { &replica };
             let mut statuses = Vec::new();
             for _ in 0..4 {
-                let list = app.anonymous(Method::GET, "/pet?limit=1");
-                let response = list.header("api_key", key).response().await;
-                statuses.push(response.status.as_u16());
+                let response = app.with_key(key, Method::GET, "/pet?limit=1").await;
+                statuses.push(response.status);
             }
             statuses
         }));
@@ -548,8 +541,11 @@ async fn usage_is_the_number_of_admitted_and_refused_requests() {
         let counts = [count(200), count(429)].map(|count| i64::try_from(count).expect("a few"));
         assert_eq!(counts[0] + counts[1], 4 * 64);
         eventually(async || used_today(&app, *id).await == (counts[0], counts[1])).await;
-        let limits = app.anonymous(Method::GET, "/limits");
-        let limits = limits.header("api_key", key).is(200).await.json();
+        let limits = app
+            .with_key(key, Method::GET, "/limits")
+            .is(200)
+            .await
+            .json();
         assert_eq!(limits["days"][29]["admitted"], counts[0]);
         assert_eq!(limits["days"].as_array().map(Vec::len), Some(30));
     }

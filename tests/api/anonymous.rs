@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt, Response, TestApp};
+use test_support::{Response, TestApp};
 
 const SCOPES: (&str, &str) = (
     "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES",
@@ -12,7 +12,7 @@ const PROXY: (&str, &str) = ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.
 
 async fn get(app: &TestApp, client: &str) -> Response {
     let get = app.anonymous(Method::GET, "/pet/1");
-    get.header("x-forwarded-for", client).response().await
+    get.header("x-forwarded-for", client).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,11 +60,7 @@ async fn anonymous_callers_can_be_unlimited() {
         assert_eq!(response.optional_header("ratelimit-policy"), None);
     }
     // Open operations keep the limit of the Free plan.
-    let login = || {
-        app.anonymous(Method::POST, "/user")
-            .json(&json!({}))
-            .response()
-    };
+    let login = || app.anonymous(Method::POST, "/user").json(&json!({}));
     login().await.problem(400);
     login().await.problem(400);
     login().await.problem(429);

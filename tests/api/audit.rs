@@ -4,7 +4,7 @@ use std::fs;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{Output, RequestExt as _, TestApp, TestDatabase};
+use test_support::{Output, TestApp, TestDatabase};
 
 use super::cli::Commands;
 

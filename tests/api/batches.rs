@@ -42,8 +42,8 @@ async fn last_change(app: &TestApp, id: i64, by_tag: bool) -> Option<i64> {
         let mut pets = found.as_array().expect("pets").iter();
         pets.find(|pet| pet["id"] == id).cloned()
     } else {
-        let response = app.get(&format!("/pet/{id}")).response().await;
-        assert!([200, 404].contains(&response.status.as_u16()), "{response}");
+        let response = app.get(&format!("/pet/{id}")).await;
+        assert!([200, 404].contains(&response.status), "{response}");
         (response.status == 200).then(|| response.json())
     };
     let name = pet?["name"].as_str().expect("a name").to_owned();
@@ -125,13 +125,13 @@ async fn concurrent_inserts_get_their_own_results() {
         if let Some(id) = id {
             pet["id"] = json!(id);
         }
-        (id, pet.clone(), app.post("/pet", &pet).response().await)
+        (id, pet.clone(), app.post("/pet", &pet).await)
     });
     let responses = join_all(posts).await;
 
     let mut stored = HashSet::from([taken]);
     for (id, pet, response) in &responses {
-        match (id, response.status.as_u16()) {
+        match (id, response.status) {
             (_, 201) => {
                 let body = response.json();
                 assert!(stored.insert(response.id()), "given twice: {response}");
@@ -173,7 +173,7 @@ async fn blocked_insert_is_503_and_its_batch_succeeds() {
     let posts = (0..30).map(async |n| {
         let id = if n == 15 { 777 } else { 2_000 + n };
         let pet = json!({"name": "a", "id": id});
-        (id, app.post("/pet", &pet).response().await)
+        (id, app.post("/pet", &pet).await)
     });
     for (id, response) in join_all(posts).await {
         if id == 777 {
@@ -184,7 +184,7 @@ async fn blocked_insert_is_503_and_its_batch_succeeds() {
     }
     other.execute("commit").await.expect("committed");
     let pet = json!({"name": "a", "id": 777});
-    app.post("/pet", &pet).response().await.problem(409);
+    app.post("/pet", &pet).await.problem(409);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,10 +198,10 @@ async fn terminated_connections_cause_503_at_worst_and_are_replaced() {
         while !done.load(Ordering::SeqCst) {
             let pet = json!({"name": "b"});
             for response in [
-                app.get(&format!("/pet/{id}")).response().await,
-                app.post("/pet", &pet).response().await,
+                app.get(&format!("/pet/{id}")).await,
+                app.post("/pet", &pet).await,
             ] {
-                match response.status.as_u16() {
+                match response.status {
                     200 | 201 => {}
                     503 => drop(response.problem(503)),
                     _ => panic!("{response}"),
@@ -221,8 +221,8 @@ async fn terminated_connections_cause_503_at_worst_and_are_replaced() {
     );
     eventually(async || {
         let pet = json!({"name": "c"});
-        app.get(&format!("/pet/{id}")).response().await.status == 200
-            && app.post("/pet", &pet).response().await.status == 201
+        app.get(&format!("/pet/{id}")).await.status == 200
+            && app.post("/pet", &pet).await.status == 201
     })
     .await;
 }

@@ -4,10 +4,10 @@ use std::{collections::BTreeSet, time::Instant};
 
 use futures_util::future::join_all;
 use pet_inventory::domain::caller::Scopes;
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use test_support::{RequestExt, Response, TestApp};
+use test_support::{Call, Response, TestApp, send_all};
 
 /// Starts the service on a database that counts the statements with these events on `table`, and delays each by 5 ms, so
 /// that concurrent requests share statements.
@@ -40,7 +40,7 @@ async fn assert_batched(app: &TestApp, changes: usize) {
     );
 }
 
-fn form(app: &TestApp, id: i64, query: &str) -> RequestBuilder {
+fn form(app: &TestApp, id: i64, query: &str) -> Call {
     app.request(Method::POST, &format!("/pet/{id}?{query}"))
 }
 
@@ -54,7 +54,7 @@ async fn add_pets(app: &TestApp, ids: impl Iterator<Item = i64>) -> Vec<String> 
 }
 
 /// Returns the request of one of five kinds of changes.
-fn numbered_change(app: &TestApp, id: i64, number: i64) -> RequestBuilder {
+fn numbered_change(app: &TestApp, id: i64, number: i64) -> Call {
     let path = format!("/pet/{id}");
     match number % 5 {
         0 => app.put("/pet", &replacement(id, number)),
@@ -109,8 +109,7 @@ async fn concurrent_changes_of_few_pets_have_a_sequential_order() {
             let number = 1 + client * CHANGES + change;
             let id = 1 + number % 3;
             let started = Instant::now();
-            let request = numbered_change(&app, id, number);
-            let response = request.is(200).await;
+            let response = numbered_change(&app, id, number).is(200).await;
             done.push((
                 id,
                 version(&response),
@@ -183,10 +182,7 @@ async fn concurrent_replacements_with_one_etag_have_one_winner() {
     let put = |id, number| app.put("/pet", &json!({"id": id, "name": format!("by {number}")}));
     let conditional = (0..CLIENTS).map(|number| put(1, number).header("if-match", &etag));
     let others = (0..CLIENTS).map(|number| put(2, number));
-    let (responses, others) = tokio::join!(
-        join_all(conditional.map(RequestExt::response)),
-        join_all(others.map(RequestExt::response)),
-    );
+    let (responses, others) = tokio::join!(send_all(conditional), send_all(others),);
     for response in others {
         response.is(200);
     }
@@ -239,14 +235,14 @@ async fn concurrent_changes_of_all_kinds_get_their_own_responses() {
                 200,
             ),
         };
-        let response = request.response().await;
+        let response = request.await;
         assert_eq!(response.status, status, "{id}: {response}");
         (id, etag, response)
     });
     let done = join_all(changes).await;
     assert_batched(&app, done.len()).await;
     for (id, etag, response) in done {
-        let stored = app.get(&format!("/pet/{id}")).response().await;
+        let stored = app.get(&format!("/pet/{id}")).await;
         match id % 8 {
             0 | 3 | 7 => {
                 assert_eq!(
@@ -300,17 +296,17 @@ async fn deletion_among_changes_of_one_pet_happens_once() {
                 1 => app.patch(&path, &json!({"name": "b"})),
                 _ => app.delete(&path),
             };
-            (number, request.response().await)
+            (number, request.await)
         });
         let mut deleted = 0;
         for (number, response) in join_all(changes).await {
-            match response.status.as_u16() {
+            match response.status {
                 200 => deleted += usize::from(number % 3 == 2),
                 _ => drop(response.problem(404)),
             }
         }
         assert_eq!(deleted, 1, "pet {id}");
-        app.get(&path).response().await.problem(404);
+        app.get(&path).await.problem(404);
     });
     join_all(rounds).await;
     assert_batched(&app, 120).await;
@@ -331,7 +327,7 @@ async fn blocked_change_is_503_and_its_batch_succeeds() {
     let lock = "begin; select from pets where id = 15 for update";
     other.execute(lock).await.expect("locked");
     let changes = (1..=30).map(async |id| {
-        let response = app.put("/pet", &json!({"id": id, "name": "b"})).response();
+        let response = app.put("/pet", &json!({"id": id, "name": "b"}));
         (id, response.await)
     });
     for (id, response) in join_all(changes).await {
@@ -342,8 +338,7 @@ async fn blocked_change_is_503_and_its_batch_succeeds() {
         }
     }
     other.execute("commit").await.expect("committed");
-    let patch = app.patch("/pet/15", &json!({"name": "c"}));
-    patch.is(200).await;
+    app.patch("/pet/15", &json!({"name": "c"})).is(200).await;
 }
 
 /// Two orders for each of 30 pets; one of each is refused. Others have a taken id, an unknown pet, or a sold pet.
@@ -364,7 +359,7 @@ async fn concurrent_orders_get_their_own_responses() {
             65..70 => json!({"petId": 1_000}),
             _ => json!({"petId": 40}),
         };
-        (number, app.post("/store/order", &order).response().await)
+        (number, app.post("/store/order", &order).await)
     });
     let mut placed: Vec<(i64, i64)> = Vec::new();
     for (number, response) in join_all(orders).await {
@@ -420,12 +415,10 @@ async fn concurrent_deletions_of_orders_release_their_pets_once() {
     let orders = join_all(place).await;
     let deletions = orders.iter().chain(&orders).map(async |id| {
         let path = format!("/store/order/{id}");
-        let by_other = app
-            .anonymous(Method::DELETE, &path)
-            .header("api_key", &other);
-        by_other.response().await.problem(404);
-        let response = app.delete(&path).response().await;
-        (id, response.status.as_u16())
+        let by_other = app.with_key(&other, Method::DELETE, &path);
+        by_other.await.problem(404);
+        let response = app.delete(&path).await;
+        (id, response.status)
     });
     let mut responses = join_all(deletions).await;
     assert_batched(&app, 2 * orders.len()).await;

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{Home, Output, RequestExt, Service, TestDatabase, eventually};
+use test_support::{Home, Output, Service, TestDatabase, eventually};
 
 /// Runs commands on an external database.
 pub(super) struct Commands {
@@ -109,7 +109,7 @@ async fn keys_create_list_and_revoke_apply_to_a_running_service() {
         .is(0);
     eventually(async || {
         let request = service.request(Method::GET, "/pet/1", key);
-        request.response().await.status == 401
+        request.await.status == 401
     })
     .await;
     let again = commands
@@ -142,13 +142,11 @@ async fn keys_create_sets_scopes_expiry_and_caller() {
     let key = created["key"].as_str().expect("a text");
     service
         .request(Method::GET, "/pet/1", key)
-        .response()
         .await
         .problem(404);
     service
         .request(Method::POST, "/pet", key)
         .json(&json!({"name": "a"}))
-        .response()
         .await
         .problem(403);
     let listed = commands.json(&["keys", "list", "--json"]).await;
@@ -190,7 +188,6 @@ async fn keys_create_sets_scopes_expiry_and_caller() {
     let brief = brief["key"].as_str().expect("a text");
     service
         .request(Method::GET, "/pet/1", brief)
-        .response()
         .await
         .problem(401);
     service.stop().await;
@@ -273,7 +270,6 @@ async fn commands_use_embedded_postgres_with_and_without_a_service() {
         let key = created["key"].as_str().expect("a text");
         service
             .request(Method::GET, "/pet/1", key)
-            .response()
             .await
             .problem(404);
     }
@@ -283,7 +279,7 @@ async fn commands_use_embedded_postgres_with_and_without_a_service() {
     let key = before["key"].as_str().expect("a text");
     eventually(async || {
         let request = service.request(Method::GET, "/pet/1", key);
-        request.response().await.status == 401
+        request.await.status == 401
     })
     .await;
     home.run(&["migrate", "--check"]).await.is(0);

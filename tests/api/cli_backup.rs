@@ -16,11 +16,11 @@ use std::{
 
 use bytes::Bytes;
 use pet_inventory::db::backups::{OMITTED_TABLES, SEQUENCES, TABLES};
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use test_support::{
-    Home, Output, RequestExt, TestApp, TestDatabase, eventually,
+    Call, Home, Output, TestApp, TestDatabase, eventually,
     images::{large_jpeg, png},
 };
 use tokio::{io::AsyncReadExt as _, process::Command, task::JoinSet};
@@ -110,7 +110,7 @@ impl Store {
     }
 }
 
-fn upload(app: &TestApp, pet: i64, bytes: Vec<u8>) -> RequestBuilder {
+fn upload(app: &TestApp, pet: i64, bytes: Vec<u8>) -> Call {
     app.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
         .body(bytes)
 }
@@ -256,7 +256,7 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
     let session = session.as_str().expect("a token");
     for (app, status) in [(&app, 200), (&restored, 401)] {
         let with_session = app.anonymous(Method::GET, "/limits");
-        let response = with_session.bearer_auth(session).response().await;
+        let response = with_session.bearer_auth(session).await;
         response.is(status);
     }
     let log_in = restored.anonymous(Method::POST, "/user/login").json(&user);
@@ -299,7 +299,7 @@ async fn restored_service_reuses_no_version_and_deletes_no_bytes_of_the_original
     let stale = restored
         .patch(&path, &rename)
         .header("if-match", lost.etag());
-    stale.response().await.problem(412);
+    stale.await.problem(412);
     assert!(restored.pet("Max").await > added);
 
     let kept = original.files();
@@ -712,7 +712,7 @@ async fn archive_of_schema_26_is_restored() {
     store.run(&["restore", "a.tar"]).await.is(0);
     let app = store.serve().await;
     let get = async |path: &str| {
-        let get = app.anonymous(Method::GET, path).header("api_key", KEY);
+        let get = app.with_key(KEY, Method::GET, path);
         get.is(200).await
     };
     let rex = get("/pet/7").await.json();

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use pet_inventory::domain::caller::{Scope, Scopes};
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    PATIENCE, RequestExt, Response, TestApp,
+    Call, PATIENCE, Response, TestApp,
     issuer::{Issuer, serve},
     scopes,
     signer::Signer,
@@ -32,14 +32,14 @@ async fn soon(status: u16, request: impl AsyncFn() -> Response) {
 /// Sends a request that needs `read:pets`.
 async fn find(app: &TestApp, secret: &str) -> Response {
     let find = app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
-    find.bearer_auth(secret).response().await
+    find.bearer_auth(secret).await
 }
 
 async fn add_pet(app: &TestApp, secret: &str) -> Response {
     let add = app
         .anonymous(Method::POST, "/pet")
         .json(&json!({"name": "a"}));
-    add.bearer_auth(secret).response().await
+    add.bearer_auth(secret).await
 }
 
 fn text(value: &Value) -> &str {
@@ -55,8 +55,7 @@ async fn sign_up(app: &TestApp, name: &str) -> String {
 
 async fn log_in(app: &TestApp, name: &str) -> Response {
     let user = json!({"username": name, "password": PASSWORD});
-    let login = app.anonymous(Method::POST, "/user/login").json(&user);
-    login.response().await
+    app.anonymous(Method::POST, "/user/login").json(&user).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,15 +96,12 @@ async fn disabled_caller_has_no_valid_key_client_or_token() {
     let key = app.make_key("acme", Scopes::all()).await.secret;
     let create = ["clients", "create", "--caller", "acme", "--json"];
     let client = commands.json(&create).await;
-    let form = |path: &str, form: &[(&str, &str)]| -> RequestBuilder {
+    let form = |path: &str, form: &[(&str, &str)]| -> Call {
         let (id, secret) = (text(&client["client_id"]), text(&client["client_secret"]));
         let request = app.bare(Method::POST, path).basic_auth(id, Some(secret));
         request.form(form)
     };
-    let grant = async || {
-        let grant = form("/oauth/token", &[("grant_type", "client_credentials")]);
-        grant.response().await
-    };
+    let grant = async || form("/oauth/token", &[("grant_type", "client_credentials")]).await;
     let token = grant().await.is(200).json();
     let token = text(&token["access_token"]);
     for secret in [key.as_str(), token] {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::{fmt::Write as _, fs, process::Stdio};
-use test_support::{Home, Output, RequestExt, TestApp, TestDatabase, eventually};
+use test_support::{Home, Output, TestApp, TestDatabase, eventually};
 
 struct Store {
     home: Home,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{Output, PATIENCE, RequestExt, Service, TestDatabase, eventually};
+use test_support::{Output, PATIENCE, Service, TestDatabase, eventually};
 
 use super::cli::Commands;
 
@@ -40,7 +40,7 @@ async fn status(service: &Service, method: Method, key: &str) -> u16 {
             .json(&json!({"name": "a"})),
         method => service.request(method, "/pet/1", key),
     };
-    request.response().await.status.as_u16()
+    request.await.status
 }
 
 /// Returns the listed keys of the caller `acme`.
@@ -192,7 +192,7 @@ async fn use_of_a_key_does_not_remove_it_from_caches() {
     let service = commands.serve().await;
     let created = commands.json(&CREATE).await;
     let path = "/limits";
-    let get = || service.request(Method::GET, path, key(&created)).response();
+    let get = || service.request(Method::GET, path, key(&created));
     // Until the service listens for changes, it caches for a second only.
     tokio::time::sleep(Duration::from_secs(1)).await;
     get().await.is(200);

@@ -1,18 +1,35 @@
 //! Tests of conditional requests: `ETag`, `If-Match` and `If-None-Match` (RFC 9110 §13).
 
-use futures_util::future::join_all;
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt, Response, TestApp};
+use test_support::{Call, Response, TestApp, send_all};
 
 /// Returns a request for each operation that updates or deletes pet 5.
-fn changes(app: &TestApp) -> [(&'static str, RequestBuilder); 4] {
+fn changes(app: &TestApp) -> [(&'static str, Call); 4] {
     [
         ("PUT", app.put("/pet", &json!({"id": 5, "name": "put"}))),
         ("PATCH", app.patch("/pet/5", &json!({"name": "patched"}))),
         ("POST", app.request(Method::POST, "/pet/5?name=posted")),
         ("DELETE", app.delete("/pet/5")),
     ]
+}
+
+/// Checks that each change with these tags gets a problem document with this status.
+async fn assert_refused(app: &TestApp, tags: &str, status: u16) {
+    for (name, change) in changes(app) {
+        let response = change.header("if-match", tags).await;
+        assert_eq!(response.status, status, "{name} if {tags}: {response}");
+        response.problem(status);
+    }
+}
+
+/// Checks that pet 5 is as in an earlier response.
+async fn assert_unchanged(app: &TestApp, earlier: &Response) {
+    let fetched = app.get("/pet/5").is(200).await;
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (earlier.text(), earlier.etag())
+    );
 }
 
 async fn add_pet_5(app: &TestApp) -> Response {
@@ -36,17 +53,9 @@ async fn stale_if_match_is_412_and_changes_nothing() {
         format!("\"0{}", &current.etag()[1..]),
         format!("\"+{}", &current.etag()[1..]),
     ] {
-        for (name, change) in changes(&app) {
-            let response = change.header("if-match", &tags).response().await;
-            assert_eq!(response.status, 412, "{name} if {tags}: {response}");
-            response.problem(412);
-        }
+        assert_refused(&app, &tags, 412).await;
     }
-    let fetched = app.get("/pet/5").is(200).await;
-    assert_eq!(
-        (fetched.text(), fetched.etag()),
-        (current.text(), current.etag())
-    );
+    assert_unchanged(&app, &current).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,7 +73,7 @@ async fn matching_if_match_allows_the_change() {
             let etag = add_pet_5(&app).await.etag();
             let tags = form.replace("{}", &etag);
             let (name, change) = changes(&app).into_iter().nth(index).expect("four");
-            let response = change.header("if-match", &tags).response().await;
+            let response = change.header("if-match", &tags).await;
             assert_eq!(response.status, 200, "{name} if {tags}: {response}");
             if name != "DELETE" {
                 assert_ne!(response.etag(), etag, "{name}");
@@ -87,7 +96,7 @@ async fn repeated_if_match_headers_are_one_list() {
     for [first, second] in [["\"999\"", "*"], ["*", "\"999\""], ["*", "*"]] {
         let change = app.request(Method::POST, "/pet/5?name=b");
         let change = change.header("if-match", first).header("if-match", second);
-        let refused = change.response().await;
+        let refused = change.await;
         assert_eq!(refused.invalid_fields(), ["If-Match"], "{refused}");
     }
 }
@@ -96,11 +105,7 @@ async fn repeated_if_match_headers_are_one_list() {
 async fn if_match_on_unknown_pet_is_404() {
     let app = TestApp::start().await;
     for tags in ["*", "\"1\""] {
-        for (name, change) in changes(&app) {
-            let response = change.header("if-match", tags).response().await;
-            assert_eq!(response.status, 404, "{name} if {tags}: {response}");
-            response.problem(404);
-        }
+        assert_refused(&app, tags, 404).await;
     }
 }
 
@@ -120,7 +125,7 @@ async fn malformed_if_match_is_400_and_changes_nothing() {
         "'5'",
     ] {
         for (name, change) in changes(&app) {
-            let response = change.header("if-match", tags).response().await;
+            let response = change.header("if-match", tags).await;
             assert_eq!(
                 response.invalid_fields(),
                 ["If-Match"],
@@ -128,11 +133,7 @@ async fn malformed_if_match_is_400_and_changes_nothing() {
             );
         }
     }
-    let fetched = app.get("/pet/5").is(200).await;
-    assert_eq!(
-        (fetched.text(), fetched.etag()),
-        (added.text(), added.etag())
-    );
+    assert_unchanged(&app, &added).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +160,6 @@ async fn matching_if_none_match_is_304() {
     }
     app.get("/pet/6")
         .header("if-none-match", "*")
-        .response()
         .await
         .problem(404);
 }
@@ -190,7 +190,7 @@ async fn etag_of_a_recreated_pet_is_new() {
     assert_eq!(first.body, second.body);
     assert_ne!(first.etag(), second.etag());
     let delete = app.delete("/pet/5").header("if-match", first.etag());
-    delete.response().await.problem(412);
+    delete.await.problem(412);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,9 +199,9 @@ async fn concurrent_updates_of_one_version_have_one_winner() {
     let etag = add_pet_5(&app).await.etag();
     let puts = (0..20).map(|number| {
         let pet = json!({"id": 5, "name": format!("by {number}")});
-        app.put("/pet", &pet).header("if-match", &etag).response()
+        app.put("/pet", &pet).header("if-match", &etag)
     });
-    let responses = join_all(puts).await;
+    let responses = send_all(puts).await;
     let (won, lost): (Vec<_>, Vec<_>) = responses
         .into_iter()
         .partition(|response| response.status == 200);
@@ -209,27 +209,20 @@ async fn concurrent_updates_of_one_version_have_one_winner() {
     for response in lost {
         response.problem(412);
     }
-    let fetched = app.get("/pet/5").is(200).await;
-    assert_eq!(
-        (fetched.text(), fetched.etag()),
-        (won[0].text(), won[0].etag())
-    );
+    assert_unchanged(&app, &won[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_patches_are_all_applied() {
     let app = TestApp::start().await;
     add_pet_5(&app).await;
-    let patches = (0..12).map(|number| match number % 3 {
-        0 => app.patch("/pet/5", &json!({"name": "patched"})).response(),
-        1 => app
-            .patch("/pet/5", &json!({"category": {"id": 1}}))
-            .response(),
-        _ => app
-            .patch("/pet/5", &json!({"category": {"name": "c"}}))
-            .response(),
-    });
-    for response in join_all(patches).await {
+    let patch = [
+        json!({"name": "patched"}),
+        json!({"category": {"id": 1}}),
+        json!({"category": {"name": "c"}}),
+    ];
+    let patches = (0..12).map(|number| app.patch("/pet/5", &patch[number % 3]));
+    for response in send_all(patches).await {
         response.is(200);
     }
     let fetched = app.get("/pet/5").is(200).await;
@@ -273,7 +266,7 @@ async fn if_match_without_an_etag_is_400_in_every_operation() {
                     .header("api_key", &app.key)
                     .header("if-match", value);
                 let body = json!({"id": 6, "name": "a", "petId": 5, "username": "ada"});
-                let response = request.json(&body).response().await;
+                let response = request.json(&body).await;
                 if WITH_ETAG.contains(&name) {
                     assert!(
                         !response.text().contains("has no ETag"),
@@ -300,7 +293,7 @@ async fn if_match_without_an_etag_is_400_in_every_operation() {
     assert_eq!(app.database.number(created).await, 0);
     // Another method of the path is not an operation.
     let put = app.put("/store/order", &json!({})).header("if-match", "*");
-    put.response().await.problem(405);
+    put.await.problem(405);
     let nothing = app.get("/nothing").header("if-match", "*");
-    nothing.response().await.problem(404);
+    nothing.await.problem(404);
 }

@@ -14,8 +14,9 @@ async fn preflight(app: &TestApp, path: &str, origin: &str, method: &str) -> Res
     let request = app.bare(Method::OPTIONS, path);
     let request = request.header("Origin", origin);
     let request = request.header("Access-Control-Request-Method", method);
-    let request = request.header("Access-Control-Request-Headers", "api_key,idempotency-key");
-    request.response().await
+    request
+        .header("Access-Control-Request-Headers", "api_key,idempotency-key")
+        .await
 }
 
 /// Asserts that a response has no CORS header.
@@ -36,8 +37,7 @@ async fn without_origins_no_response_has_a_cors_header() {
         "/livez",
         "/nowhere",
     ] {
-        let response = app.bare(Method::GET, path).header("Origin", PAGE);
-        let response = response.response().await;
+        let response = app.bare(Method::GET, path).header("Origin", PAGE).await;
         lets_no_page_read(&response);
         assert_ne!(response.optional_header("vary"), Some("origin"), "{path}");
     }
@@ -105,16 +105,16 @@ async fn pages_of_a_listed_origin_read_responses_and_errors() {
     let created = app
         .post("/pet", &json!({"name": "a"}))
         .header("Origin", PAGE);
-    let created = created.response().await;
-    let missing = app.get("/pet/77").header("Origin", PAGE).response().await;
+    let created = created.await;
+    let missing = app.get("/pet/77").header("Origin", PAGE).await;
     let anonymous = app.anonymous(Method::GET, "/pet/1").header("Origin", PAGE);
-    let anonymous = anonymous.response().await;
+    let anonymous = anonymous.await;
     let nowhere = app.bare(Method::GET, "/nowhere").header("Origin", PAGE);
-    let nowhere = nowhere.response().await;
+    let nowhere = nowhere.await;
     let invalid = app
         .bare(Method::GET, "/api/v3/pet/1")
         .header("Origin", PAGE);
-    let invalid = invalid.header("Host", "a,b").response().await;
+    let invalid = invalid.header("Host", "a,b").await;
     let responses = [
         created.is(201),
         missing.is(404),
@@ -162,14 +162,13 @@ async fn other_origins_get_no_cors_header() {
     ] {
         let response = preflight(&app, "/api/v3/pet", origin, "POST").await;
         lets_no_page_read(&response.is(405));
-        let response = app.get("/pet/77").header("Origin", origin);
-        let response = response.response().await;
+        let response = app.get("/pet/77").header("Origin", origin).await;
         let response = response.is(404);
         lets_no_page_read(&response);
         // Another origin gets another response.
         assert_eq!(response.header("vary"), "origin");
     }
-    let response = app.get("/pet/77").response().await;
+    let response = app.get("/pet/77").await;
     let response = response.is(404);
     lets_no_page_read(&response);
     assert_eq!(response.header("vary"), "origin");
@@ -179,10 +178,10 @@ async fn other_origins_get_no_cors_header() {
 async fn options_request_that_is_no_preflight_request_is_405() {
     for origins in ["*", PAGE] {
         let app = with_origins(origins).await;
-        let plain = app.bare(Method::OPTIONS, "/api/v3/pet").response().await;
+        let plain = app.bare(Method::OPTIONS, "/api/v3/pet").await;
         lets_no_page_read(&plain.is(405));
         let plain = app.bare(Method::OPTIONS, "/api/v3/pet");
-        let plain = plain.header("Origin", PAGE).response().await;
+        let plain = plain.header("Origin", PAGE).await;
         lets_no_page_read(&plain.is(405));
         let plain = app.bare(Method::OPTIONS, "/api/v3/pet");
         let plain = plain.header("Access-Control-Request-Method", "PUT");
@@ -207,8 +206,7 @@ async fn star_lets_the_pages_of_all_origins_read() {
         let response = preflight(&app, "/api/v3/pet", origin, "POST").await;
         let response = response.is(200);
         assert_eq!(response.header("access-control-allow-origin"), "*");
-        let response = app.get("/pet/77").header("Origin", origin);
-        let response = response.response().await;
+        let response = app.get("/pet/77").header("Origin", origin).await;
         let response = response.is(404);
         assert_eq!(response.header("access-control-allow-origin"), "*");
         assert!(

@@ -1,8 +1,8 @@
 //! Tests of error responses: each is problem details (RFC 9457), including the rejections of the framework.
 
-use reqwest::{Method, RequestBuilder, header::HeaderValue};
+use reqwest::{Method, header::HeaderValue};
 use serde_json::json;
-use test_support::{RawConnection, RequestExt, TestApp};
+use test_support::{Call, RawConnection, RequestExt, TestApp};
 
 /// Starts the service with a maximum body size of 4 KiB and one pet; returns the id of the pet.
 async fn app_with_a_pet() -> (TestApp, i64) {
@@ -13,11 +13,11 @@ async fn app_with_a_pet() -> (TestApp, i64) {
 
 /// Checks that each request gets a problem document with its status, a 400 names the invalid fields, and nothing is
 /// stored.
-async fn assert_problems(app: &TestApp, requests: Vec<(u16, RequestBuilder)>) {
+async fn assert_problems(app: &TestApp, requests: Vec<(u16, Call)>) {
     for (status, request) in requests {
         let what = format!("{request:?}");
-        let response = request.response().await;
-        assert_eq!(response.status.as_u16(), status, "{what}: {response}");
+        let response = request.await;
+        assert_eq!(response.status, status, "{what}: {response}");
         let problem = response.problem(status);
         let has_errors = problem.get("errors").is_some();
         assert_eq!(has_errors, status == 400, "{what}: {response}");
@@ -133,7 +133,7 @@ async fn content_type_may_have_parameters_and_any_case() {
         let request = app
             .request(Method::POST, "/pet")
             .header("content-type", media_type);
-        let response = request.body("{\"name\":\"a\"}").response().await;
+        let response = request.body("{\"name\":\"a\"}").await;
         assert_eq!(response.status, 201, "{media_type}: {response}");
     }
 }
@@ -159,7 +159,7 @@ async fn invalid_fields_are_all_listed() {
         "tags[2].name",
     ];
     for method in [Method::POST, Method::PUT] {
-        let response = app.request(method, "/pet").json(&pet).response().await;
+        let response = app.request(method, "/pet").json(&pet).await;
         let mut fields = response.invalid_fields();
         fields.sort_unstable();
         assert_eq!(fields, expected, "{response}");
@@ -183,7 +183,7 @@ async fn invalid_values_are_not_echoed() {
         let request = app
             .request(Method::POST, "/pet")
             .header("content-type", "application/json");
-        let response = request.body(body).response().await;
+        let response = request.body(body).await;
         response.problem(400);
         assert!(!response.text().contains("hunter2"), "{response}");
     }
@@ -200,7 +200,7 @@ async fn unsupported_method_is_405_with_allow() {
         ("/api/v3/openapi.json", Method::POST, "GET,HEAD"),
         ("/livez", Method::DELETE, "GET,HEAD"),
     ] {
-        let response = app.bare(method, path).response().await;
+        let response = app.bare(method, path).await;
         response.problem(405);
         let mut methods: Vec<&str> = response.header("allow").split(',').map(str::trim).collect();
         methods.sort_unstable();
@@ -215,26 +215,18 @@ async fn request_id_is_kept_if_valid_and_replaced_otherwise() {
     for id in ["a", "A.b_c-9", &longest] {
         for path in ["/livez", "/nothing", "/api/v3/pet/1"] {
             let request = app.bare(Method::GET, path).header("x-request-id", id);
-            assert_eq!(
-                request.response().await.header("x-request-id"),
-                id,
-                "{path}"
-            );
+            assert_eq!(request.await.header("x-request-id"), id, "{path}");
         }
     }
     for id in ["", "a b", "ü", &"x".repeat(65), "a/b", "a\"b", "<x>"] {
         let value = HeaderValue::from_bytes(id.as_bytes()).expect("a value");
-        let response = app
-            .get("/pet/1")
-            .header("x-request-id", value)
-            .response()
-            .await;
+        let response = app.get("/pet/1").header("x-request-id", value).await;
         response.problem(404);
         let given = response.header("x-request-id");
         let fit = given.bytes().all(|byte| byte.is_ascii_alphanumeric());
         assert!(given != id && fit && !given.is_empty(), "{id}: {response}");
     }
-    let (one, other) = tokio::join!(app.get("/pet/1").response(), app.get("/pet/1").response());
+    let (one, other) = tokio::join!(app.get("/pet/1"), app.get("/pet/1"));
     assert_ne!(one.header("x-request-id"), other.header("x-request-id"));
 }
 
@@ -246,10 +238,7 @@ async fn trailing_slash_is_accepted() {
     app.get("/pet/findByStatus/?status=available").is(200).await;
     app.bare(Method::GET, "/api/v3/openapi.json/").is(200).await;
     app.delete(&format!("/pet/{id}/")).is(200).await;
-    app.anonymous(Method::GET, "/pet/1/")
-        .response()
-        .await
-        .problem(401);
+    app.anonymous(Method::GET, "/pet/1/").await.problem(401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -315,7 +304,7 @@ async fn request_timeout_is_503() {
         .execute(&mut blocker)
         .await
         .expect("locked");
-    let response = app.post("/pet", &json!({"name": "a"})).response().await;
+    let response = app.post("/pet", &json!({"name": "a"})).await;
     response.problem(503);
     assert_eq!(response.header("retry-after"), "1", "{response}");
 }
@@ -342,7 +331,7 @@ async fn encoded_body_is_415() {
             form(),
             png(),
         ] {
-            let response = request.header("content-encoding", coding).response().await;
+            let response = request.header("content-encoding", coding).await;
             response.problem(415);
             // RFC 7694 §3: distinguishes an unsupported content coding from an unsupported media type.
             assert_eq!(response.header("accept-encoding"), "identity");
@@ -351,7 +340,7 @@ async fn encoded_body_is_415() {
     }
     let token = app.bare(Method::POST, "/oauth/token");
     let token = token.form(&[("grant_type", "client_credentials")]);
-    let refused = token.header("content-encoding", "gzip").response().await;
+    let refused = token.header("content-encoding", "gzip").await;
     assert_eq!(refused.is(400).json()["error"], "invalid_request");
     assert_eq!(app.count().await, 1);
     let kept = app.get(&format!("/pet/{id}")).is(200).await;
@@ -373,7 +362,7 @@ async fn invalid_value_is_listed_once_with_its_rule() {
         Method::GET,
         "/api/v3/user/login?username=a&username=b&password=c",
     );
-    let twice = twice.response().await.problem(400);
+    let twice = twice.await.problem(400);
     assert_eq!(
         twice["errors"],
         json!([{"field": "username", "reason": "must be given once"}])
@@ -388,7 +377,7 @@ async fn invalid_value_is_listed_once_with_its_rule() {
     ] {
         let pet = app.post("/pet", &json!({"id": id, "name": "a"}));
         assert_eq!(
-            pet.response().await.problem(400)["errors"],
+            pet.await.problem(400)["errors"],
             json!([{"field": "id", "reason": "must be an integer from 1 to 9007199254740991"}]),
             "{id}"
         );
@@ -404,7 +393,7 @@ async fn query_or_form_of_more_than_a_thousand_parameters_is_400() {
         let form = "a&".repeat(parameters - 1) + "name=b";
         let request = app.request(Method::POST, path);
         let kind = "application/x-www-form-urlencoded";
-        request.header("content-type", kind).body(form).response()
+        request.header("content-type", kind).body(form)
     };
     let path = format!("/pet/{id}");
     update(&path, 1_000).await.is(200);
@@ -414,12 +403,12 @@ async fn query_or_form_of_more_than_a_thousand_parameters_is_400() {
     }
     let query = |parameters: usize| {
         let query = "a&".repeat(parameters - 1) + "status=available";
-        app.get(&format!("/pet/findByStatus?{query}")).response()
+        app.get(&format!("/pet/findByStatus?{query}"))
     };
     query(1_000).await.is(200);
     assert_eq!(query(1_001).await.invalid_fields(), ["query"]);
     let token = app.bare(Method::POST, "/oauth/token");
     let token = token.header("content-type", "application/x-www-form-urlencoded");
-    let token = token.body("a&".repeat(1_001)).response().await;
+    let token = token.body("a&".repeat(1_001)).await;
     assert_eq!(token.status, 400, "{token}");
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use pet_inventory::domain::caller::{Scope, Scopes};
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    Events, Home, RequestExt as _, Service, TestApp, TestDatabase, eventually, make_key,
-    raw::connect_from, scopes,
+    Call, Events, Home, Service, TestApp, TestDatabase, eventually, make_key, raw::connect_from,
+    scopes,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -24,8 +24,8 @@ async fn add(app: &TestApp, id: i64) {
         .await;
 }
 
-fn with_key(app: &TestApp, path: &str, key: &str) -> RequestBuilder {
-    app.anonymous(Method::GET, path).header("api_key", key)
+fn with_key(app: &TestApp, path: &str, key: &str) -> Call {
+    app.with_key(key, Method::GET, path)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,10 +78,10 @@ async fn stream_has_the_changes_that_follow_as_pages_have_them() {
         ("last-event-id", "1", 410),
     ] {
         let request = app.get("/changes").header("accept", "text/event-stream");
-        request.header(name, value).response().await.problem(status);
+        request.header(name, value).await.problem(status);
     }
     let other = app.get("/changes").header("last-event-id", "first");
-    other.response().await.problem(400);
+    other.await.problem(400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,9 +98,7 @@ async fn stream_has_only_visible_changes() {
     add(&app, 1).await;
     add(&app, 2).await;
     app.post("/store/order", &json!({"petId": 1})).is(201).await;
-    let order = app
-        .anonymous(Method::POST, "/store/order")
-        .header("api_key", &customer);
+    let order = app.with_key(&customer, Method::POST, "/store/order");
     let order = order
         .json(&json!({"petId": 2}))
         .is(201)
@@ -273,7 +271,7 @@ async fn streams_are_bounded_and_hold_no_permit() {
     .await;
     let open = || app.get("/changes").header("accept", "text/event-stream");
     let streams = [Events::open(open()).await, Events::open(open()).await];
-    let refused = open().response().await;
+    let refused = open().await;
     assert!(refused.headers.contains_key("retry-after"));
     refused.problem(503);
     // Pages and other requests go on.

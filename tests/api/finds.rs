@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
-use test_support::{RequestExt, Response, TestApp, TestDatabase, eventually};
+use test_support::{Response, TestApp, TestDatabase, eventually};
 
 /// Number of pets that fills more than one chunk of a streamed response, the last one only in part.
 const MANY: i64 = 700;
@@ -62,8 +62,8 @@ async fn find_by_status_returns_matches_of_any_status_in_id_order() {
         assert_eq!(found.header("content-type"), "application/json");
         assert_eq!(found.optional_header("link"), None, "{found}");
     }
-    let found = app.get("/pet/findByStatus?status=pending").response().await;
-    let pet = app.get("/pet/30").response().await;
+    let found = app.get("/pet/findByStatus?status=pending").await;
+    let pet = app.get("/pet/30").await;
     assert_eq!(found.text(), format!("[{}]", pet.text()));
 }
 
@@ -147,7 +147,7 @@ async fn find_with_invalid_parameter_is_400() {
         ("findByStatus?status=sold&limit=5&cursor=!!!", "cursor"),
         ("findByStatus?status=sold&limit=5&cursor=LTE", "cursor"),
     ] {
-        let response = app.get(&format!("/pet/{query}")).response().await;
+        let response = app.get(&format!("/pet/{query}")).await;
         assert_eq!(response.invalid_fields(), [field], "{query}: {response}");
     }
 }
@@ -156,11 +156,11 @@ async fn find_with_invalid_parameter_is_400() {
 async fn find_lists_all_invalid_parameters() {
     let app = TestApp::start().await;
     let path = "/pet/findByStatus?status=lost&limit=0&cursor=!";
-    let mut fields = app.get(path).response().await.invalid_fields();
+    let mut fields = app.get(path).await.invalid_fields();
     fields.sort_unstable();
     assert_eq!(fields, ["cursor", "limit", "status"]);
     let path = "/pet/findByTags?match=some&limit=0";
-    let mut fields = app.get(path).response().await.invalid_fields();
+    let mut fields = app.get(path).await.invalid_fields();
     fields.sort_unstable();
     assert_eq!(fields, ["limit", "match", "tags"]);
 }
@@ -285,7 +285,7 @@ async fn find_waiting_for_postgresql_does_not_block_other_operations() {
         .await
         .expect("locked");
     let finds: Vec<_> = (0..20)
-        .map(|_| tokio::spawn(app.get("/pet/findByStatus?status=sold").response()))
+        .map(|_| tokio::spawn(app.get("/pet/findByStatus?status=sold").into_future()))
         .collect();
     let mut observer = app.database.connect().await;
     eventually(async || {

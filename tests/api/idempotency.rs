@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use pet_inventory::domain::caller::Scopes;
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use test_support::{PATIENCE, RequestExt, Response, TestApp};
+use test_support::{Call, PATIENCE, Response, TestApp, send_all};
 
-fn post(app: &TestApp, key: &str, pet: &Value) -> RequestBuilder {
+fn post(app: &TestApp, key: &str, pet: &Value) -> Call {
     app.post("/pet", pet).header("idempotency-key", key)
 }
 
@@ -44,7 +43,7 @@ async fn repeated_post_is_replayed_without_effect() {
     // The pet is deleted meanwhile; the key may be bare or quoted.
     app.delete(&format!("/pet/{}", first.id())).is(200).await;
     for key in ["k-1", "\"k-1\""] {
-        let again = post(&app, key, &pet).response().await;
+        let again = post(&app, key, &pet).await;
         assert_replayed(&again, &first);
         assert_eq!(again.body, first.body);
     }
@@ -64,11 +63,11 @@ async fn form_update_is_replayed() {
     app.request(Method::POST, &format!("/pet/{id}?name=third"))
         .is(200)
         .await;
-    let again = update("second").response().await;
+    let again = update("second").await;
     assert_replayed(&again, &first);
     assert_eq!(again.body, first.body);
-    update("fourth").response().await.problem(422);
-    let fetched = app.get(&format!("/pet/{id}")).response().await;
+    update("fourth").await.problem(422);
+    let fetched = app.get(&format!("/pet/{id}")).await;
     assert_eq!(fetched.json()["name"], "third");
 }
 
@@ -78,13 +77,13 @@ async fn key_reused_for_another_request_is_422() {
     let pet = json!({"id": 5, "name": "Rex"});
     post(&app, "k", &pet).is(201).await;
     let other_body = post(&app, "k", &json!({"id": 6, "name": "Rex"}));
-    other_body.response().await.problem(422);
+    other_body.await.problem(422);
     let other_path = app
         .request(Method::POST, "/pet/5?name=Max")
         .header("idempotency-key", "k");
-    other_path.response().await.problem(422);
+    other_path.await.problem(422);
     assert_eq!(app.count().await, 1);
-    assert_eq!(app.get("/pet/5").response().await.json()["name"], "Rex");
+    assert_eq!(app.get("/pet/5").await.json()["name"], "Rex");
 }
 
 /// Accounts with an ignored member that the fingerprint cannot include, although no field needs it.
@@ -109,8 +108,7 @@ async fn account_without_a_fingerprint_is_400_and_not_stored() {
                 let body = [start.as_bytes(), ignored, end.as_bytes()].concat();
                 let request = app.request(Method::POST, target).body(body);
                 let request = request.header("content-type", media_type);
-                let request = request.header("idempotency-key", format!("{target} {number}"));
-                request.response()
+                request.header("idempotency-key", format!("{target} {number}"))
             };
             for email in ["a@example.com", "b@example.com"] {
                 let refused = post("application/json", email, ignored).await;
@@ -133,24 +131,24 @@ async fn error_is_replayed_although_the_request_would_succeed_now() {
         .is(201)
         .await;
     let pet = json!({"id": 5, "name": "Rex"});
-    let first = post(&app, "taken", &pet).response().await;
+    let first = post(&app, "taken", &pet).await;
     first.problem(409);
     let update = || {
         app.request(Method::POST, "/pet/6?name=a")
             .header("idempotency-key", "unknown")
     };
-    let unknown = update().response().await;
+    let unknown = update().await;
     unknown.problem(404);
 
     app.delete("/pet/5").is(200).await;
     app.post("/pet", &json!({"id": 6, "name": "six"}))
         .is(201)
         .await;
-    let again = post(&app, "taken", &pet).response().await;
+    let again = post(&app, "taken", &pet).await;
     assert_replayed(&again, &first);
     // `problem` checks that `instance` is that of the repeated request.
     again.problem(409);
-    let again = update().response().await;
+    let again = update().await;
     assert_replayed(&again, &unknown);
     again.problem(404);
     assert_eq!(app.count().await, 1);
@@ -160,15 +158,12 @@ async fn error_is_replayed_although_the_request_would_succeed_now() {
 async fn validation_error_is_replayed() {
     let app = TestApp::start().await;
     let wrong = json!({"name": ""});
-    let first = post(&app, "k", &wrong).response().await;
+    let first = post(&app, "k", &wrong).await;
     first.problem(400);
-    let again = post(&app, "k", &wrong).response().await;
+    let again = post(&app, "k", &wrong).await;
     assert_replayed(&again, &first);
     again.problem(400);
-    post(&app, "k", &json!({"name": "Rex"}))
-        .response()
-        .await
-        .problem(422);
+    post(&app, "k", &json!({"name": "Rex"})).await.problem(422);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,20 +238,14 @@ async fn key_outside_1_to_255_characters_or_repeated_is_400() {
         "\"open",
         "a\tb",
     ] {
-        let response = post(&app, key, &pet).response().await;
+        let response = post(&app, key, &pet).await;
         assert_eq!(response.invalid_fields(), ["Idempotency-Key"], "{key}");
     }
-    let twice = post(&app, "a", &pet)
-        .header("idempotency-key", "b")
-        .response()
-        .await;
+    let twice = post(&app, "a", &pet).header("idempotency-key", "b").await;
     assert_eq!(twice.invalid_fields(), ["Idempotency-Key"]);
     let latin1 = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").expect("a value");
     let foreign = app.post("/pet", &pet).header("idempotency-key", latin1);
-    assert_eq!(
-        foreign.response().await.invalid_fields(),
-        ["Idempotency-Key"]
-    );
+    assert_eq!(foreign.await.invalid_fields(), ["Idempotency-Key"]);
     assert_eq!(app.count().await, before);
 }
 
@@ -277,8 +266,8 @@ async fn concurrent_posts_with_one_key_run_once() {
     for round in 0..5 {
         let key = format!("round {round}");
         let pet = json!({"name": key});
-        let posts = (0..10).map(|_| post(&app, &key, &pet).response());
-        let responses = join_all(posts).await;
+        let posts = (0..10).map(|_| post(&app, &key, &pet));
+        let responses = send_all(posts).await;
         let mut bodies = Vec::new();
         let mut fresh = 0;
         for response in responses {
@@ -312,13 +301,13 @@ async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
     loop {
         assert!(started.elapsed() < PATIENCE, "never 409");
         // Waits for the lock until its timeout.
-        let first = tokio::spawn(post(&app, "k", &pet).response());
+        let first = tokio::spawn(post(&app, "k", &pet).into_future());
         let waiting = "select count(*) from pg_locks
              where not granted and database = (select oid from pg_database where datname = current_database())";
         while app.database.number(waiting).await == 0 && !first.is_finished() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let second = post(&app, "k", &pet).response().await;
+        let second = post(&app, "k", &pet).await;
         let first = first.await.expect("a response");
         // On a busy machine, the first may have ended before the second began, which then waits itself, and may hold the key
         // for a moment longer.
@@ -351,11 +340,11 @@ async fn key_expires_after_a_day() {
         format!("update idempotency_keys set created_at = now() - interval '{interval}'")
     };
     app.database.run(&age("23 hours 59 minutes")).await;
-    assert_replayed(&post(&app, "k", &pet).response().await, &first);
+    assert_replayed(&post(&app, "k", &pet).await, &first);
     app.database.run(&age("24 hours 1 second")).await;
     let second = post(&app, "k", &pet).is(201).await;
     assert_ne!(second.id(), first.id());
-    assert_replayed(&post(&app, "k", &pet).response().await, &second);
+    assert_replayed(&post(&app, "k", &pet).await, &second);
     assert_eq!(app.count().await, 2);
 }
 
@@ -387,7 +376,7 @@ async fn repeated_sign_up_needs_the_password_of_the_first() {
     let app = TestApp::start().await;
     let sign_up = |key: &str, account: Value| {
         let request = app.anonymous(Method::POST, "/user").json(&account);
-        request.header("idempotency-key", key.to_owned()).response()
+        request.header("idempotency-key", key.to_owned())
     };
     let account = |password: Value| json!({"username": "ada", "password": password});
     let first = sign_up("k", account(json!(PASSWORD))).await.is(201);
@@ -420,7 +409,7 @@ async fn repeated_sign_up_needs_the_password_of_the_first() {
             let account = json!({"username": format!("eve{number}"), "password": password});
             sign_up(&format!("n{number}"), account)
         });
-        let both = join_all(both).await;
+        let both = send_all(both).await;
         let [one, two] = &both[..] else {
             unreachable!("two requests");
         };
@@ -435,7 +424,7 @@ async fn caller_stores_a_limited_number_of_bytes() {
     let app = TestApp::with(&settings).await;
     let add = |app: &TestApp, number: usize| {
         let pet = json!({"name": format!("pet {number}"), "photoUrls": ["x".repeat(500)]});
-        post(app, &format!("k{number}"), &pet).response()
+        post(app, &format!("k{number}"), &pet)
     };
     let first = add(&app, 0).await.is(201);
     let mut stored = 1;
@@ -467,7 +456,7 @@ async fn caller_stores_a_limited_number_of_bytes() {
     assert_replayed(&add(&app, 0).await, &first);
     app.post("/pet", &json!({"name": "a"})).is(201).await;
     let key = app.make_key("other", Scopes::all()).await.secret;
-    let request = app.anonymous(Method::POST, "/pet").header("api_key", key);
+    let request = app.with_key(&key, Method::POST, "/pet");
     let request = request.header("idempotency-key", "k");
     request.json(&json!({"name": "a"})).is(201).await;
 

@@ -11,12 +11,12 @@ use pet_inventory::domain::{
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    PATIENCE, RequestExt, Response, TestApp,
+    PATIENCE, Response, TestApp,
     issuer::{AUDIENCE, Issuer, keys, now, serve, serve_with},
     scopes,
     signer::Signer,
+    statuses_of,
 };
-use tokio::task::JoinSet;
 use wiremock::ResponseTemplate;
 
 /// Minimum time between the starts of two key fetches.
@@ -24,12 +24,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 
 /// Sends one request per token, all concurrently, and returns their statuses.
 async fn concurrent_statuses(app: &TestApp, tokens: Vec<String>) -> Vec<u16> {
-    let mut requests = JoinSet::new();
-    for token in tokens {
-        let request = app.anonymous(Method::GET, "/pet/404").bearer_auth(token);
-        requests.spawn(async move { request.response().await.status.as_u16() });
-    }
-    requests.join_all().await
+    let get = |token| app.anonymous(Method::GET, "/pet/404").bearer_auth(token);
+    statuses_of(tokens.into_iter().map(get)).await
 }
 
 /// Checks that all tokens are accepted. Sends them again after a 503: on a busy machine, the statements of a request may take
@@ -49,8 +45,9 @@ async fn plan(app: &TestApp, token: &str) -> Value {
 }
 
 async fn limits(app: &TestApp, token: &str) -> Response {
-    let request = app.anonymous(Method::GET, "/limits").bearer_auth(token);
-    request.response().await
+    app.anonymous(Method::GET, "/limits")
+        .bearer_auth(token)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -379,10 +376,10 @@ async fn token_scopes_come_from_its_claim() {
         signer.token(&claims)
     };
     let status = async |app: &TestApp, token: &str| {
-        let get = app.bearer(token).await.status.as_u16();
+        let get = app.bearer(token).await.status;
         let add = app.anonymous(Method::POST, "/pet").bearer_auth(token);
-        let add = add.json(&json!({"name": "x"})).response().await.status;
-        (get, add.as_u16())
+        let add = add.json(&json!({"name": "x"})).await.status;
+        (get, add)
     };
     for (scopes, expected) in [
         (json!("read:pets write:pets"), (404, 201)),
@@ -505,7 +502,7 @@ async fn token_outside_the_authorization_header_is_401() {
     app.anonymous(Method::GET, &query).is(401).await;
 
     // Both headers must name one caller, and only the scopes that both have count.
-    let both = |key: &str| get().bearer_auth(&token).header("api_key", key).response();
+    let both = |key: &str| get().bearer_auth(&token).header("api_key", key);
     both(&app.key).await.is(401);
     let own = app.make_key(&caller_of(&app).await, Scopes::all()).await;
     both(&own.secret).await.is(404);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use test_support::{
-    RequestExt, eventually,
+    eventually,
     process::{Home, Service},
 };
 
@@ -20,7 +20,7 @@ async fn serve(home: &Home) -> Service {
 async fn admitted(service: &Service, requests: u32) -> u32 {
     for number in 0..requests {
         let request = service.request(Method::GET, "/pet/1", "free-key");
-        match request.response().await.status.as_u16() {
+        match request.await.status {
             404 => {}
             429 => return number,
             status => panic!("{status}"),

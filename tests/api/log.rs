@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
 use nix::sys::signal::Signal;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
     RawConnection, RequestExt, TestDatabase, client, eventually,
     process::{Home, Service},
+    send_all,
 };
 
 const TRACE: (&str, &str) = ("PET_INVENTORY__TELEMETRY__LOG", "trace");
@@ -162,8 +162,7 @@ async fn access_details_add_path_address_and_size_but_no_query() {
         let service = Service::start(&home, command).await;
         let base = format!("http://{}", service.address);
         let add = service.request(Method::POST, "/pet", key);
-        let add = add.json(&json!({"name": "a".repeat(200)}));
-        let added = add.is(201).await;
+        let added = add.json(&json!({"name": "a".repeat(200)})).is(201).await;
         let targets = [
             // Responses of a handler, streamed, of an error, and of a page.
             (format!("/api/v3/pet/{}", added.id()), 200),
@@ -300,8 +299,7 @@ async fn use_account(http: &Client, host: &str) -> Vec<String> {
     for method in [Method::GET, Method::PUT] {
         let own = http.request(method, format!("{users}/{name}"));
         let own = own.bearer_auth(&session);
-        let own = own.json(&json!({"password": renewed}));
-        let own = own.is(200).await;
+        let own = own.json(&json!({"password": renewed})).is(200).await;
         assert!(
             !own.text().contains("canary") && !own.text().contains("argon2"),
             "{own}"
@@ -430,7 +428,7 @@ async fn stalled_reader_of_the_log_stalls_neither_requests_nor_the_stop() {
         let path = format!("/pet/{}", "é".repeat(250));
         while dropped().await == 0 {
             let requests = (0..100).map(|_| service.request(Method::GET, &path, "free-key"));
-            join_all(requests.map(RequestExt::response)).await;
+            send_all(requests).await;
         }
         let request = service.request(Method::GET, "/pet/1", "special-key");
         request.is(404).await;

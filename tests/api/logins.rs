@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use pet_inventory::domain::clock::Clock;
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt, TestApp, TestDatabase};
+use test_support::{Call, TestApp, TestDatabase, send_all};
 
 const PASSWORD: &str = "correct horse battery staple";
 const GUESS: &str = "correct horse battery stable";
@@ -23,7 +23,7 @@ async fn start(settings: &[(&str, &str)]) -> TestApp {
     app
 }
 
-fn log_in(app: &TestApp, address: &str, name: &str, password: &str) -> RequestBuilder {
+fn log_in(app: &TestApp, address: &str, name: &str, password: &str) -> Call {
     let pair = [("username", name), ("password", password)];
     let request = app.anonymous(Method::POST, "/user/login");
     request.header("x-forwarded-for", address).form(&pair)
@@ -39,7 +39,7 @@ async fn owner_logs_in_while_another_address_guesses() {
             log_in(&app, &attacker, "ADA", GUESS).is(400).await;
         }
         for _ in 0..3 {
-            let refused = log_in(&app, &attacker, "ada", PASSWORD).response().await;
+            let refused = log_in(&app, &attacker, "ada", PASSWORD).await;
             let problem = refused.problem(429);
             assert_eq!(problem["violated-policies"], json!(["logins"]));
             refused.header("retry-after");
@@ -60,8 +60,8 @@ async fn owner_logs_in_after_a_delay_while_many_addresses_guess() {
     }
     let attempt = async |address: &str, password: &str| {
         let started = Instant::now();
-        let response = log_in(&app, address, "ada", password).response().await;
-        (response.status.as_u16(), started.elapsed().as_secs_f64())
+        let response = log_in(&app, address, "ada", password).await;
+        (response.status, started.elapsed().as_secs_f64())
     };
     // The first of these is not delayed yet: the minute ends with it.
     attempt("198.51.100.1", GUESS).await;
@@ -98,11 +98,8 @@ async fn owner_logs_in_after_a_delay_while_many_addresses_guess() {
 async fn attempts_beyond_the_longest_delay_are_429() {
     let app = start(&[("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1")]).await;
     // 10 attempts at once; then one every 6 s waits, for up to 20 s.
-    let attempts = (0..16).map(|host| {
-        let request = log_in(&app, &format!("192.0.2.{host}"), "ada", GUESS);
-        request.response()
-    });
-    let responses = join_all(attempts).await;
+    let attempts = (0..16).map(|host| log_in(&app, &format!("192.0.2.{host}"), "ada", GUESS));
+    let responses = send_all(attempts).await;
     let refused: Vec<_> = responses
         .iter()
         .filter(|response| response.status == 429)
@@ -125,5 +122,5 @@ async fn delayed_attempt_whose_client_disconnects_is_its_only_one() {
     let attempt = || log_in(&app, "198.51.100.1", "ada", GUESS);
     let impatient = attempt().timeout(Duration::from_millis(500)).send().await;
     assert!(impatient.is_err_and(|error| error.is_timeout()));
-    attempt().response().await.problem(429);
+    attempt().await.problem(429);
 }

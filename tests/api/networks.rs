@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use pet_inventory::{auth::secret::Secret, db::credentials::CredentialKind, domain::clock::Clock};
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt, TestApp, TestDatabase};
+use test_support::{Call, TestApp, TestDatabase, send_all};
 
 /// Returns an address by its number.
 type Addresses = fn(u32) -> String;
@@ -27,10 +26,10 @@ async fn start(setting: (&str, &str)) -> TestApp {
 }
 
 /// Sends requests from addresses in turn; returns the number of those before the first 429, of 200 at most.
-async fn admitted(request: impl Fn(&str) -> RequestBuilder, addresses: Addresses) -> u32 {
+async fn admitted(request: impl Fn(&str) -> Call, addresses: Addresses) -> u32 {
     for number in 0..200 {
         let request = request(&addresses(number)).header("x-forwarded-for", addresses(number));
-        if request.response().await.status == 429 {
+        if request.await.status == 429 {
             return number;
         }
     }
@@ -41,15 +40,15 @@ async fn admitted(request: impl Fn(&str) -> RequestBuilder, addresses: Addresses
 async fn failed_authentication_is_limited_for_networks() {
     let setting = "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE";
     let app = start((setting, "10")).await;
-    let fail = |_: &str| app.anonymous(Method::GET, "/limits").header("api_key", "x");
+    let fail = |_: &str| app.with_key("x", Method::GET, "/limits");
     for (addresses, expected) in NETWORKS.iter().zip([10..=10, 36..=40, 144..=160]) {
         let failed = admitted(fail, *addresses).await;
         assert!(expected.contains(&failed), "{failed}, not {expected:?}");
     }
     // The block is that of the network, for credentials that are not cached.
     let other = |address: &str| fail("").header("x-forwarded-for", address.to_owned());
-    other("2001:db8:3:ffff::1").response().await.problem(429);
-    other("2001:db8:4::1").response().await.problem(401);
+    other("2001:db8:3:ffff::1").await.problem(429);
+    other("2001:db8:4::1").await.problem(401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,12 +59,10 @@ async fn concurrent_failures_of_a_network_end_at_its_limit() {
     // are at most as many as look-ups at the same time.
     let fails = (0..255).map(|number| {
         let unknown = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
-        let fail = app.anonymous(Method::GET, "/limits");
-        let fail = fail.header("api_key", unknown.expose());
+        let fail = app.with_key(unknown.expose(), Method::GET, "/limits");
         fail.header("x-forwarded-for", NETWORKS[2](number))
-            .response()
     });
-    let responses = join_all(fails).await;
+    let responses = send_all(fails).await;
     let failed = responses.iter().filter(|it| it.status == 401).count();
     assert!((17..=17 + 64).contains(&failed), "{failed}");
 }
@@ -100,7 +97,7 @@ async fn anonymous_callers_are_limited_for_networks() {
     for number in 0..3 {
         let from = |address: &str| get("").header("x-forwarded-for", address.to_owned());
         for _ in 0..20 {
-            from(&format!("2001:db8:5:{number}::1")).response().await;
+            from(&format!("2001:db8:5:{number}::1")).await;
         }
     }
     let other = get("").header("x-forwarded-for", "2001:db8:5:9::1");
@@ -128,13 +125,13 @@ async fn login_attempts_are_limited_for_networks() {
     for number in 0..11 {
         from(NETWORKS[2](number)).is(400).await;
     }
-    let guesses = (20..26).map(|number| from(NETWORKS[2](number)).response());
+    let guesses = (20..26).map(|number| from(NETWORKS[2](number)));
     let owner = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let owner = log_in(PASSWORD).header("x-forwarded-for", "192.0.2.1");
-        owner.response().await.status
+        owner.await.status
     };
-    let (guesses, status) = tokio::join!(join_all(guesses), owner);
+    let (guesses, status) = tokio::join!(send_all(guesses), owner);
     let refused = guesses.iter().filter(|it| it.status == 429).count();
     assert_eq!(refused, 5);
     assert_eq!(status, 200);

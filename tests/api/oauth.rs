@@ -18,9 +18,9 @@ use pet_inventory::{
         id::CredentialId,
     },
 };
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{RequestExt, Response, TestApp, TestDatabase, eventually, scopes};
+use test_support::{Call, Response, TestApp, TestDatabase, eventually, scopes};
 
 /// OAuth client, as `clients create` creates it.
 struct TestClient {
@@ -53,7 +53,7 @@ async fn client(app: &TestApp, caller: &str, scopes: Scopes) -> TestClient {
     }
 }
 
-fn post(app: &TestApp, path: &str, form: &[(&str, &str)]) -> RequestBuilder {
+fn post(app: &TestApp, path: &str, form: &[(&str, &str)]) -> Call {
     app.bare(Method::POST, path).form(form)
 }
 
@@ -64,8 +64,9 @@ impl TestClient {
     }
 
     async fn post_form(&self, app: &TestApp, path: &str, form: &[(&str, &str)]) -> Response {
-        let request = post(app, path, form).basic_auth(&self.id, Some(&self.secret));
-        request.response().await
+        post(app, path, form)
+            .basic_auth(&self.id, Some(&self.secret))
+            .await
     }
 
     /// Returns an access token with all scopes of the client.
@@ -84,7 +85,7 @@ impl TestClient {
 /// Checks that the response is an error by RFC 6749 §5.2.
 #[track_caller]
 fn assert_error(response: &Response, status: u16, error: &str) {
-    assert_eq!(response.status.as_u16(), status, "{response}");
+    assert_eq!(response.status, status, "{response}");
     assert_eq!(response.header("content-type"), "application/json");
     assert_eq!(response.header("cache-control"), "no-store");
     let body = response.json();
@@ -93,10 +94,7 @@ fn assert_error(response: &Response, status: u16, error: &str) {
 }
 
 async fn get_with_token(app: &TestApp, token: &str, path: &str) -> Response {
-    app.anonymous(Method::GET, path)
-        .bearer_auth(token)
-        .response()
-        .await
+    app.anonymous(Method::GET, path).bearer_auth(token).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,16 +116,9 @@ async fn token_has_the_scopes_of_its_client() {
 
     get_with_token(&app, token, "/pet/1").await.is(404);
     let write = app.anonymous(Method::POST, "/pet").bearer_auth(token);
-    write
-        .json(&json!({"name": "a"}))
-        .response()
-        .await
-        .problem(403);
+    write.json(&json!({"name": "a"})).await.problem(403);
     // The `api_key` header accepts access tokens, too.
-    let request = app
-        .anonymous(Method::GET, "/pet/1")
-        .header("api_key", token);
-    request.is(404).await;
+    app.with_key(token, Method::GET, "/pet/1").is(404).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,12 +177,12 @@ async fn token_request_with_wrong_or_two_client_credentials_is_refused() {
     for wrong in ["", "wrong", unknown.expose(), "pcs_é"] {
         let form = [grant, id, ("client_secret", wrong)];
         assert_error(
-            &post(&app, "/oauth/token", &form).response().await,
+            &post(&app, "/oauth/token", &form).await,
             401,
             "invalid_client",
         );
         let basic = post(&app, "/oauth/token", &[grant]).basic_auth(&client.id, Some(wrong));
-        let response = basic.response().await;
+        let response = basic.await;
         assert_error(&response, 401, "invalid_client");
         assert!(
             response.header("www-authenticate").starts_with("Basic "),
@@ -199,27 +190,27 @@ async fn token_request_with_wrong_or_two_client_credentials_is_refused() {
         );
     }
     let nul = post(&app, "/oauth/token", &[grant]).basic_auth("pic_\0", Some(&client.secret));
-    assert_error(&nul.response().await, 401, "invalid_client");
+    assert_error(&nul.await, 401, "invalid_client");
     let other_name = post(&app, "/oauth/token", &[grant]).basic_auth("pic_x", Some(&client.secret));
-    assert_error(&other_name.response().await, 401, "invalid_client");
+    assert_error(&other_name.await, 401, "invalid_client");
     assert_error(
-        &post(&app, "/oauth/token", &[grant]).response().await,
+        &post(&app, "/oauth/token", &[grant]).await,
         401,
         "invalid_client",
     );
     assert_error(
-        &post(&app, "/oauth/token", &[grant, id]).response().await,
+        &post(&app, "/oauth/token", &[grant, id]).await,
         401,
         "invalid_client",
     );
     let bearer = post(&app, "/oauth/token", &[grant]).bearer_auth(&client.secret);
-    assert_error(&bearer.response().await, 401, "invalid_client");
+    assert_error(&bearer.await, 401, "invalid_client");
     // A client secret is not a bearer token, and an API key is not a client secret.
     get_with_token(&app, &client.secret, "/pet/1")
         .await
         .problem(401);
     let key = post(&app, "/oauth/token", &[grant]).basic_auth(&client.id, Some(&app.key));
-    assert_error(&key.response().await, 401, "invalid_client");
+    assert_error(&key.await, 401, "invalid_client");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,17 +247,14 @@ async fn malformed_token_request_is_an_rfc_6749_error() {
         .bare(Method::POST, "/oauth/token")
         .basic_auth(&client.id, Some(&client.secret));
     let json = json.json(&json!({"grant_type": "client_credentials"}));
-    assert_error(&json.response().await, 400, "invalid_request");
+    assert_error(&json.await, 400, "invalid_request");
     // Parameters are read from the body only.
     let query = "/oauth/token?grant_type=client_credentials";
     let query = app
         .bare(Method::POST, query)
         .basic_auth(&client.id, Some(&client.secret));
-    assert_error(&query.response().await, 400, "invalid_request");
-    app.bare(Method::GET, "/oauth/token")
-        .response()
-        .await
-        .problem(405);
+    assert_error(&query.await, 400, "invalid_request");
+    app.bare(Method::GET, "/oauth/token").await.problem(405);
     for path in ["/oauth/revoke", "/oauth/introspect"] {
         assert_error(
             &client.post_form(&app, path, &[]).await,
@@ -372,7 +360,7 @@ async fn introspection_of_another_callers_token_is_inactive_except_for_admins() 
         .is(200);
     assert_eq!(about(&acme, &token).await, inactive);
     let nobody = post(&app, "/oauth/introspect", &[("token", &token)]);
-    assert_error(&nobody.response().await, 401, "invalid_client");
+    assert_error(&nobody.await, 401, "invalid_client");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -413,7 +401,7 @@ async fn token_requests_over_the_limit_are_429() {
         let response = client
             .request_token(&app, &[("grant_type", "client_credentials")])
             .await;
-        match response.status.as_u16() {
+        match response.status {
             200 => admitted += 1,
             429 => assert_eq!(
                 response.problem(429)["violated-policies"],
@@ -437,9 +425,9 @@ async fn token_requests_over_the_limit_are_429() {
             &[("grant_type", "client_credentials")],
         );
         let request = request.basic_auth("pic_x", Some(guess.expose()));
-        assert_error(&request.response().await, 401, "invalid_client");
+        assert_error(&request.await, 401, "invalid_client");
     }
-    app.get("/limits").response().await.problem(429);
+    app.get("/limits").await.problem(429);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,12 +8,12 @@ use pet_inventory::{
     },
     domain::caller::{Scope, Scopes},
 };
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor as _};
-use test_support::{RequestExt, TestApp, eventually, scopes};
+use test_support::{Call, TestApp, eventually, scopes, send_all, statuses_of};
 
-fn order(app: &TestApp, pet: i64) -> RequestBuilder {
+fn order(app: &TestApp, pet: i64) -> Call {
     app.post("/store/order", &json!({ "petId": pet }))
 }
 
@@ -52,7 +52,7 @@ async fn order_is_placed_read_listed_and_deleted() {
     let message = json!({"code": 200, "type": "deleted", "message": id.to_string()});
     assert_eq!(deleted.json(), message);
     for request in [app.get(&path), app.delete(&path)] {
-        request.response().await.problem(404);
+        request.await.problem(404);
     }
     // Absent fields get their defaults.
     let placed = order(&app, pet).is(201).await;
@@ -75,14 +75,14 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
         app.request(Method::POST, &query).is(200).await;
     };
     let refused = async |word: &str| {
-        let problem = order(&app, pet).response().await.problem(409);
+        let problem = order(&app, pet).await.problem(409);
         let detail = problem["detail"].as_str().expect("a text").to_owned();
         assert!(detail.ends_with(word), "{detail}");
     };
-    let before = app.get(&format!("/pet/{pet}")).response().await.etag();
+    let before = app.get(&format!("/pet/{pet}")).await.etag();
     let first = path().await;
     assert_eq!(status(&app, pet).await, "pending");
-    let after = app.get(&format!("/pet/{pet}")).response().await.etag();
+    let after = app.get(&format!("/pet/{pet}")).await.etag();
     assert_ne!(before, after, "an order is a change of the pet");
     refused("has an open order").await;
     app.delete(&first).is(200).await;
@@ -111,7 +111,7 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
         assert_eq!(status(&app, pet).await, "sold");
         by_hand("available").await;
     }
-    let unknown = order(&app, pet + 1).response().await;
+    let unknown = order(&app, pet + 1).await;
     assert_eq!(unknown.invalid_fields(), ["petId"]);
 }
 
@@ -124,7 +124,7 @@ async fn order_of_deleted_pet_stays_and_does_not_hold_a_new_pet() {
     app.delete("/pet/7").is(200).await;
     let first = format!("/store/order/{}", first.id());
     assert_eq!(app.get(&first).is(200).await.json()["petId"], 7);
-    assert_eq!(order(&app, 7).response().await.invalid_fields(), ["petId"]);
+    assert_eq!(order(&app, 7).await.invalid_fields(), ["petId"]);
     // A new pet with the same id can be ordered, and stays ordered when the old order is deleted.
     app.post("/pet", &rex).is(201).await;
     let second = order(&app, 7).is(201).await;
@@ -149,7 +149,7 @@ async fn place_order_with_taken_id_is_409_and_without_id_gets_an_unused_one() {
     let place = async |id: Option<i64>| {
         let pet = app.pet("a").await;
         let body = json!({"id": id, "petId": pet});
-        (app.post("/store/order", &body).response().await, pet)
+        (app.post("/store/order", &body).await, pet)
     };
     for id in 1..=3 {
         assert_eq!(place(Some(id)).await.0.is(201).id(), id);
@@ -172,7 +172,7 @@ async fn place_order_with_taken_id_is_409_and_without_id_gets_an_unused_one() {
 async fn place_order_with_idempotency_key_is_done_once() {
     let app = TestApp::start().await;
     let pet = app.pet("a").await;
-    let send = || order(&app, pet).header("idempotency-key", "k").response();
+    let send = || order(&app, pet).header("idempotency-key", "k");
     let first = send().await.is(201);
     let again = send().await.is(201);
     assert_eq!(again.header("idempotent-replayed"), "true");
@@ -190,7 +190,7 @@ async fn place_order_names_all_invalid_fields() {
     let body = json!({
         "id": -1, "petId": "1", "quantity": 0, "shipDate": "tomorrow", "status": "lost", "complete": "no"
     });
-    let response = app.post("/store/order", &body).response().await;
+    let response = app.post("/store/order", &body).await;
     let fields = ["id", "petId", "quantity", "shipDate", "status", "complete"];
     assert_eq!(response.invalid_fields(), fields);
     for (field, value) in [
@@ -209,14 +209,14 @@ async fn place_order_names_all_invalid_fields() {
     ] {
         let mut body = json!({ "petId": pet });
         body[field] = value;
-        let response = app.post("/store/order", &body).response().await;
+        let response = app.post("/store/order", &body).await;
         assert_eq!(response.invalid_fields(), [field], "{body}");
     }
     for id in ["0", "-1", "x", "01", "9007199254740992", "1%00"] {
         let path = format!("/store/order/{id}");
         let change = app.patch(&path, &json!({}));
         for request in [app.get(&path), app.delete(&path), change] {
-            assert_eq!(request.response().await.invalid_fields(), ["orderId"]);
+            assert_eq!(request.await.invalid_fields(), ["orderId"]);
         }
     }
     for (query, field) in [
@@ -227,7 +227,7 @@ async fn place_order_names_all_invalid_fields() {
         ("limit=0", "limit"),
         ("cursor=x", "cursor"),
     ] {
-        let response = app.get(&format!("/store/orders?{query}")).response().await;
+        let response = app.get(&format!("/store/orders?{query}")).await;
         assert_eq!(response.invalid_fields(), [field], "{query}");
     }
     assert_eq!(status(&app, pet).await, "available");
@@ -244,12 +244,7 @@ async fn order_of_another_caller_is_404_except_for_admins() {
         )
         .await
         .secret;
-    let send = async |key: &str, method: Method, path: &str| {
-        app.anonymous(method, path)
-            .header("api_key", key)
-            .response()
-            .await
-    };
+    let send = async |key: &str, method: Method, path: &str| app.with_key(key, method, path).await;
     let place = async |key: &str| {
         let body = json!({"petId": app.pet("a").await});
         let request = app.anonymous(Method::POST, "/store/order").json(&body);
@@ -311,25 +306,18 @@ async fn place_order_by_fifty_concurrent_callers_succeeds_for_one() {
         let replacement = json!({"id": pet, "name": "renamed", "status": "available"});
         let orders = keys.iter().map(|key| {
             let body = json!({ "petId": pet });
-            let request = app.anonymous(Method::POST, "/store/order").json(&body);
-            request.header("api_key", key).response()
+            app.with_key(key, Method::POST, "/store/order").json(&body)
         });
         let puts = async {
             for _ in 0..10 * (round % 2) {
-                let put = app.put("/pet", &replacement).response().await;
-                assert!([200, 409].contains(&put.status.as_u16()), "{put}");
+                let put = app.put("/pet", &replacement).await;
+                assert!([200, 409].contains(&put.status), "{put}");
             }
         };
-        let (responses, ()) = tokio::join!(join_all(orders), puts);
-        let mut statuses: Vec<u16> = responses
-            .iter()
-            .map(|response| response.status.as_u16())
-            .collect();
-        statuses.sort_unstable();
-        let mut expected = vec![409; CALLERS - 1];
-        expected.insert(0, 201);
+        let (statuses, ()) = tokio::join!(statuses_of(orders), puts);
+        let expected = [vec![201], vec![409; CALLERS - 1]].concat();
         assert_eq!(statuses, expected, "round {round}");
-        app.put("/pet", &replacement).response().await.problem(409);
+        app.put("/pet", &replacement).await.problem(409);
         assert_eq!(status(&app, pet).await, "pending", "round {round}");
     }
     let held = "select count(*) from orders where held_pet is not null";
@@ -370,8 +358,8 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
                 8 => app.patch(&format!("/pet/{pet}"), &json!({"status": "available"})),
                 _ => app.post("/pet", &json!({"id": pet, "name": "c"})),
             };
-            let response = request.response().await;
-            assert!(!response.status.is_server_error(), "{response}");
+            let response = request.await;
+            assert!(response.status < 500, "{response}");
         }
     };
     join_all((1..=8).map(worker)).await;
@@ -389,7 +377,7 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
 }
 
 /// Returns a request for each way to make the pet available, the last one with the idempotency key `key`.
-fn ways_to_release(app: &TestApp, pet: i64, key: &str) -> Vec<RequestBuilder> {
+fn ways_to_release(app: &TestApp, pet: i64, key: &str) -> Vec<Call> {
     let path = format!("/pet/{pet}");
     let tags: Vec<Value> = (0..30).map(|tag| json!({"id": tag})).collect();
     let put = json!({"id": pet, "name": "a", "status": "available"});
@@ -416,14 +404,13 @@ async fn pet_with_an_open_order_cannot_be_made_available() {
         let set = app.patch(&path, &json!({ "status": by_hand }));
         let etag = set.is(200).await.etag();
         for request in ways_to_release(&app, pet, &format!("held {pet}")) {
-            let problem = request.response().await.problem(409);
+            let problem = request.await.problem(409);
             assert_eq!(problem["detail"], format!("pet {pet} has an open order"));
         }
-        assert_eq!(app.get(&path).response().await.etag(), etag);
+        assert_eq!(app.get(&path).await.etag(), etag);
         // A stale `If-Match` comes first, and a change without a status succeeds.
         for request in ways_to_release(&app, pet, &format!("stale {pet}")) {
-            let stale = request.header("if-match", "\"0\"");
-            stale.response().await.problem(412);
+            request.header("if-match", "\"0\"").await.problem(412);
         }
         let tags: Vec<Value> = (0..30).map(|tag| json!({"id": tag})).collect();
         for request in [
@@ -483,7 +470,7 @@ async fn concurrent_changes_make_only_pets_without_an_order_available() {
                     &json!({"id": id, "name": "b", "status": "available"}),
                 ),
             };
-            (id, request.response().await)
+            (id, request.await)
         });
         for (id, response) in join_all(changes).await {
             match id % 8 {
@@ -524,7 +511,7 @@ async fn only_admins_place_orders_in_another_state_than_the_first() {
                 .header("api_key", &key)
                 .header("idempotency-key", format!("k{number}")),
         ] {
-            let refused = request.response().await;
+            let refused = request.await;
             let challenge = refused.header("www-authenticate");
             assert!(
                 challenge.contains("scope=\"write:orders admin\""),
@@ -563,13 +550,13 @@ async fn patch_order_moves_it_forward_and_sells_its_pet() {
             }
             let is_closed = expected["status"] == "delivered" || expected["complete"] == true;
             let after = if is_closed { "sold" } else { "pending" };
-            let etag = app.get(&format!("/pet/{pet}")).response().await.etag();
+            let etag = app.get(&format!("/pet/{pet}")).await.etag();
             let before = status(&app, pet).await;
             let patched = app.patch(&path, step).is(200).await;
             assert_eq!(patched.json(), expected);
-            assert_eq!(app.get(&path).response().await.body, patched.body);
+            assert_eq!(app.get(&path).await.body, patched.body);
             assert_eq!(status(&app, pet).await, after);
-            let changed = etag != app.get(&format!("/pet/{pet}")).response().await.etag();
+            let changed = etag != app.get(&format!("/pet/{pet}")).await.etag();
             assert_eq!(changed, before != after, "{step}");
             // The same patch again changes nothing.
             assert_eq!(app.patch(&path, step).is(200).await.body, patched.body);
@@ -580,8 +567,8 @@ async fn patch_order_moves_it_forward_and_sells_its_pet() {
             json!({"complete": false}),
             json!({"complete": null, "shipDate": "2026-01-31T12:00:00Z"}),
         ] {
-            app.patch(&path, &back).response().await.problem(409);
-            assert_eq!(app.get(&path).response().await.json(), expected, "{back}");
+            app.patch(&path, &back).await.problem(409);
+            assert_eq!(app.get(&path).await.json(), expected, "{back}");
         }
         // The pet is no longer the order's.
         let release = app.patch(&format!("/pet/{pet}"), &json!({"status": "available"}));
@@ -609,22 +596,19 @@ async fn patch_order_changes_its_date_and_ignores_other_fields() {
     assert_eq!(removed.is(200).await.body, placed.body);
 
     let lost = json!({"status": "lost", "complete": 1, "shipDate": "tomorrow"});
-    let invalid = app.patch(&path, &lost).response().await;
+    let invalid = app.patch(&path, &lost).await;
     assert_eq!(invalid.invalid_fields(), ["shipDate", "status", "complete"]);
-    let id = app.patch("/store/order/0", &json!({})).response().await;
+    let id = app.patch("/store/order/0", &json!({})).await;
     assert_eq!(id.invalid_fields(), ["orderId"]);
-    app.patch("/store/order/999", &json!({}))
-        .response()
-        .await
-        .problem(404);
+    app.patch("/store/order/999", &json!({})).await.problem(404);
     let text = app.request(Method::PATCH, &path).body("a");
-    text.response().await.problem(415);
+    text.await.problem(415);
     for scopes in [Scopes::of_new_callers(), scopes(&[Scope::WriteOrders])] {
         let key = app.make_key("alice", scopes).await.secret;
         let request = app
             .anonymous(Method::PATCH, &path)
             .json(&json!({"complete": true}));
-        request.header("api_key", key).response().await.problem(403);
+        request.header("api_key", key).await.problem(403);
     }
     // An order outlives its pet.
     app.delete(&format!("/pet/{pet}")).is(200).await;
@@ -645,19 +629,19 @@ async fn delivered_or_complete_order_is_deleted_by_admins_only() {
         let placed = place.header("api_key", &key).is(201).await;
         let path = format!("/store/order/{}", placed.id());
         app.patch(&path, &closed).is(200).await;
-        let delete = |path: &str| app.anonymous(Method::DELETE, path).header("api_key", &key);
+        let delete = |path: &str| app.with_key(&key, Method::DELETE, path);
         for _ in 0..2 {
-            delete(&path).response().await.problem(409);
+            delete(&path).await.problem(409);
         }
         // The orders of other callers do not exist, in whichever state they are.
         let place = json!({"petId": app.pet("Max").await, "complete": true});
         let other = app.post("/store/order", &place).is(201).await;
         let other = format!("/store/order/{}", other.id());
-        delete(&other).response().await.problem(404);
+        delete(&other).await.problem(404);
         app.get(&path).is(200).await;
         app.delete(&path).is(200).await;
         assert_eq!(status(&app, pet).await, "sold");
-        delete(&path).response().await.problem(404);
+        delete(&path).await.problem(404);
     }
 }
 
@@ -674,12 +658,10 @@ async fn concurrent_deletion_and_delivery_have_one_winner() {
         let placed = place.header("api_key", &key).is(201).await;
         let path = format!("/store/order/{}", placed.id());
         let (deleted, delivered) = tokio::join!(
-            app.anonymous(Method::DELETE, &path)
-                .header("api_key", &key)
-                .response(),
-            app.patch(&path, &json!({"status": "delivered"})).response(),
+            app.with_key(&key, Method::DELETE, &path),
+            app.patch(&path, &json!({"status": "delivered"})),
         );
-        let outcome = (deleted.status.as_u16(), delivered.status.as_u16());
+        let outcome = (deleted.status, delivered.status);
         let after = match outcome {
             (200, 404) => "available",
             (409, 200) => "sold",
@@ -796,8 +778,8 @@ async fn inventory_is_a_consistent_snapshot_during_changes() {
     let reads = async {
         for _ in 0..30 {
             // Requests that arrive together share a statement.
-            let all = (0..8).map(|_| app.get("/store/inventory").response());
-            for response in join_all(all).await {
+            let all = (0..8).map(|_| app.get("/store/inventory"));
+            for response in send_all(all).await {
                 let inventory = response.is(200).json();
                 let of = |status: &str| inventory[status].as_i64().expect("a number");
                 assert_eq!(of("available") + of("pending"), 20, "{inventory}");
@@ -951,11 +933,7 @@ async fn anonymous_callers_share_their_orders() {
     let path = format!("/store/order/{}", placed.id());
     app.anonymous(Method::GET, &path).is(200).await;
     let alice = caller(&app, "alice").await;
-    app.anonymous(Method::GET, &path)
-        .header("api_key", alice)
-        .response()
-        .await
-        .problem(404);
+    app.with_key(&alice, Method::GET, &path).await.problem(404);
     app.anonymous(Method::DELETE, &path).is(200).await;
 }
 
@@ -965,6 +943,5 @@ async fn store_trailing_slash_is_200_unknown_order_404_and_put_405() {
     app.get("/store/inventory").is(200).await;
     app.get("/store/inventory/").is(200).await;
     app.get("/store/order/1").is(404).await;
-    let put = app.request(Method::PUT, "/store/order");
-    put.is(405).await;
+    app.request(Method::PUT, "/store/order").is(405).await;
 }

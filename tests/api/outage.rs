@@ -15,13 +15,14 @@ use pet_inventory::{
     embedded_postgres::EmbeddedPostgres,
     server::Shutdown,
 };
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Client, Method};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
 use test_support::{
-    self, Home, PATIENCE, RequestExt, Response, make_key,
+    self, Call, Home, PATIENCE, RequestExt as _, Response, make_key,
     postgres::{start_postgres, url_at},
     process::processes_using,
+    send_all,
 };
 
 /// Service on a PostgreSQL that tests stop, kill and freeze.
@@ -112,7 +113,7 @@ impl UnreliableApp {
         postmaster(&self.folder.path().join("data"))
     }
 
-    fn requests(&self) -> Vec<RequestBuilder> {
+    fn requests(&self) -> Vec<Call> {
         let url = |path: &str| format!("http://{}/api/v3{path}", self.address);
         let requests = [
             self.client.get(url("/pet/1")),
@@ -130,7 +131,7 @@ impl UnreliableApp {
         ];
         requests
             .into_iter()
-            .map(|request| request.header("api_key", &self.key))
+            .map(|request| request.header("api_key", &self.key).into())
             .collect()
     }
 
@@ -144,7 +145,7 @@ impl UnreliableApp {
     /// Checks that every request gets a 503 with `Retry-After`.
     async fn assert_unavailable(&self) {
         for request in self.requests() {
-            let response = request.response().await;
+            let response = request.await;
             response.problem(503);
             assert_eq!(response.header("retry-after"), "1", "{response}");
         }
@@ -158,19 +159,19 @@ impl UnreliableApp {
         loop {
             let mut all_available = true;
             for request in self.requests() {
-                let response = request.response().await;
+                let response = request.await;
                 if response.status == 503 {
                     response.problem(503);
                     all_available = false;
                 } else {
-                    assert!(response.status.as_u16() < 500, "{response}");
+                    assert!(response.status < 500, "{response}");
                 }
             }
             let ready = self.bare("/readyz").await;
             if all_available && ready.status == 200 {
                 return;
             }
-            assert!([200, 503].contains(&ready.status.as_u16()), "{ready}");
+            assert!([200, 503].contains(&ready.status), "{ready}");
             assert!(started.elapsed() < PATIENCE, "not back after {PATIENCE:?}");
         }
     }
@@ -231,9 +232,9 @@ async fn requests_while_database_is_killed_are_503_at_worst() {
             // Requests in progress at the time of the kill.
             async {
                 for requests in rounds {
-                    let requests = requests.into_iter().map(RequestExt::response);
-                    for response in futures_util::future::join_all(requests).await {
-                        let status = response.status.as_u16();
+                    let requests = requests.into_iter();
+                    for response in send_all(requests).await {
+                        let status = response.status;
                         assert!(status < 500 || status == 503, "{response}");
                     }
                 }
@@ -253,8 +254,8 @@ async fn requests_while_database_is_frozen_are_503_in_time() {
     for pid in &frozen {
         let _ = kill(*pid, Signal::SIGSTOP);
     }
-    let requests = service.requests().into_iter().map(RequestExt::response);
-    let responses = futures_util::future::join_all(requests).await;
+    let requests = service.requests().into_iter();
+    let responses = send_all(requests).await;
     let live = service.bare("/livez").await;
     for pid in &frozen {
         let _ = kill(*pid, Signal::SIGCONT);
@@ -291,7 +292,7 @@ async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
     client.get(&ready).response().await.problem(503);
     let path = format!("/pet/{pet}");
     let refused = service.request(Method::GET, &path, "special-key");
-    refused.response().await.problem(503);
+    refused.await.problem(503);
     let log = service.log();
     assert!(log.contains("restart pet-inventory"), "{log}");
     assert_eq!(log.matches("lost the embedded").count(), 1, "{log}");

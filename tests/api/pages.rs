@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use reqwest::Method;
-use test_support::{RequestExt, TestApp, repository};
+use test_support::{TestApp, repository};
 
 const CONSOLE: &str = "src/api/pages/console";
 
@@ -72,16 +72,13 @@ async fn pages_need_no_credential_and_no_other_host() {
             policy.starts_with("default-src 'none';") && !policy.contains("unsafe"),
             "{policy}"
         );
-        app.bare(Method::POST, page).response().await.problem(405);
+        app.bare(Method::POST, page).await.problem(405);
     }
     let icon = app.bare(Method::GET, "/favicon.ico").is(200).await;
     assert_eq!(icon.header("content-type"), "image/svg+xml");
     let moved = app.bare(Method::GET, "/docs").is(303).await;
     assert_eq!(moved.header("location"), "docs/");
-    app.bare(Method::GET, "/docs/nothing.js")
-        .response()
-        .await
-        .problem(404);
+    app.bare(Method::GET, "/docs/nothing.js").await.problem(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt, TestApp, TestDatabase, eventually};
+use test_support::{TestApp, TestDatabase, eventually};
 
 use crate::{cli::Commands, finds::next_path};
 
@@ -54,8 +54,8 @@ async fn list_is_in_the_order_of_ids_or_of_names() {
         assert_eq!(found.ids(), ids, "{query}");
         assert_eq!(found.optional_header("link"), None, "{found}");
     }
-    let found = app.get("/pet?name=rex%20").response().await;
-    let pet = app.get("/pet/30").response().await;
+    let found = app.get("/pet?name=rex%20").await;
+    let pet = app.get("/pet/30").await;
     assert_eq!(found.text(), format!("[{}]", pet.text()));
 }
 
@@ -78,7 +78,7 @@ async fn list_with_invalid_parameter_is_400() {
         ("name=a&cursor=NzoA", "cursor"),
         ("cursor=Nzph", "cursor"),
     ] {
-        let response = app.get(&format!("/pet?{query}")).response().await;
+        let response = app.get(&format!("/pet?{query}")).await;
         assert_eq!(response.invalid_fields(), [field], "{query}: {response}");
     }
 }

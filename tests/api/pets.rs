@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{RequestExt, TestApp};
+use test_support::TestApp;
 
 const MAX_ID: i64 = (1 << 53) - 1;
 
@@ -91,10 +91,7 @@ async fn add_pet_ignores_null_and_unknown_fields() {
 async fn add_pet_with_taken_id_is_409_and_changes_nothing() {
     let app = TestApp::start().await;
     let first = app.post("/pet", &with_id(rex(), 5)).is(201).await;
-    let second = app
-        .post("/pet", &json!({"id": 5, "name": "Other"}))
-        .response()
-        .await;
+    let second = app.post("/pet", &json!({"id": 5, "name": "Other"})).await;
     second.problem(409);
     let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(fetched.body, first.body, "{fetched}");
@@ -144,10 +141,7 @@ async fn add_pet_with_one_id_twice_concurrently_is_201_and_409() {
             json!({"id": id, "name": "one"}),
             json!({"id": id, "name": "other"}),
         );
-        let (one, other) = tokio::join!(
-            app.post("/pet", &one).response(),
-            app.post("/pet", &other).response()
-        );
+        let (one, other) = tokio::join!(app.post("/pet", &one), app.post("/pet", &other));
         let (winner, loser) = if one.status == 201 {
             (one, other)
         } else {
@@ -192,13 +186,12 @@ async fn update_pet_without_id_is_400_and_with_unknown_id_is_404() {
         json!(MAX_ID + 1),
     ] {
         let body = json!({"id": id, "name": "Max"});
-        let response = app.put("/pet", &body).response().await;
+        let response = app.put("/pet", &body).await;
         assert_eq!(response.invalid_fields(), ["id"], "{body}");
     }
-    let response = app.put("/pet", &json!({"name": "Max"})).response().await;
+    let response = app.put("/pet", &json!({"name": "Max"})).await;
     assert_eq!(response.invalid_fields(), ["id"]);
     app.put("/pet", &json!({"id": 77, "name": "Max"}))
-        .response()
         .await
         .problem(404);
     assert_eq!(app.count().await, 0);
@@ -261,11 +254,10 @@ async fn patch_pet_with_invalid_result_is_400_and_changes_nothing() {
         (json!("text"), "body"),
         (json!(null), "body"),
     ] {
-        let response = app.patch("/pet/5", &patch).response().await;
+        let response = app.patch("/pet/5", &patch).await;
         assert_eq!(response.invalid_fields(), [field], "{patch}");
     }
     app.patch("/pet/6", &json!({"name": "x"}))
-        .response()
         .await
         .problem(404);
     let fetched = app.get("/pet/5").is(200).await;
@@ -342,15 +334,11 @@ async fn update_pet_with_form_invalid_value_is_400_and_unknown_id_is_404() {
         ("/pet/5?status=", "status"),
         ("/pet/0?name=a", "petId"),
     ] {
-        let response = app.request(Method::POST, path).response().await;
+        let response = app.request(Method::POST, path).await;
         assert_eq!(response.invalid_fields(), [field], "{path}");
     }
-    app.post("/pet/5", &json!({"name": "a"}))
-        .response()
-        .await
-        .problem(415);
+    app.post("/pet/5", &json!({"name": "a"})).await.problem(415);
     app.request(Method::POST, "/pet/6?name=a")
-        .response()
         .await
         .problem(404);
     let fetched = app.get("/pet/5").is(200).await;
@@ -365,7 +353,7 @@ async fn update_pet_with_form_names_all_invalid_fields() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let path = format!("/pet/{id}?name=&status=lost");
-    let response = app.request(Method::POST, &path).response().await;
+    let response = app.request(Method::POST, &path).await;
     assert_eq!(response.invalid_fields(), ["name", "status"]);
 }
 
@@ -420,7 +408,7 @@ async fn pet_id_invalid_is_400_and_unknown_is_404_for_every_method() {
                     .body("{}"),
                 _ => request,
             };
-            request.response().await
+            request.await
         };
         for id in bad {
             let response = send(id).await.is(400);
@@ -446,8 +434,8 @@ async fn delete_pet_returns_its_id_and_then_is_404() {
         r#"{"code":200,"type":"deleted","message":"5"}"#
     );
     assert_eq!(deleted.header("content-type"), "application/json");
-    app.get("/pet/5").response().await.problem(404);
-    app.delete("/pet/5").response().await.problem(404);
+    app.get("/pet/5").await.problem(404);
+    app.delete("/pet/5").await.problem(404);
     app.get(&format!("/pet/{kept}")).is(200).await;
 }
 
@@ -511,7 +499,7 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
     ] {
         let mut body = json!({"id": 1, "name": "a"});
         body[field] = value;
-        let response = app.post("/pet", &body).response().await;
+        let response = app.post("/pet", &body).await;
         assert_eq!(response.invalid_fields(), [at], "{body}");
     }
     assert_eq!(app.count().await, 1);
@@ -521,7 +509,7 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
 async fn add_pet_with_array_for_object_is_400() {
     let app = TestApp::start().await;
     let pet = json!([null, null, "Rex", [], [], "sold"]);
-    let response = app.post("/pet", &pet).response().await;
+    let response = app.post("/pet", &pet).await;
     assert_eq!(response.invalid_fields(), ["body"], "{response}");
     for (field, at) in [("category", "category"), ("tags", "tags[0]")] {
         let label = json!([1, "Dogs"]);
@@ -531,7 +519,7 @@ async fn add_pet_with_array_for_object_is_400() {
         } else {
             label
         };
-        let response = app.post("/pet", &pet).response().await;
+        let response = app.post("/pet", &pet).await;
         assert_eq!(response.invalid_fields(), [at], "{response}");
     }
     assert_eq!(app.count().await, 0);
@@ -563,7 +551,7 @@ async fn add_pet_accepts_integers_in_any_notation() {
         "-9223372036854775809",
     ] {
         let body = format!(r#"{{"name": "a", "tags": [{{"id": {number}}}]}}"#);
-        let response = post(body).response().await;
+        let response = post(body).await;
         assert_eq!(response.invalid_fields(), ["tags[0].id"], "{number}");
     }
 }
@@ -574,13 +562,12 @@ async fn condition_headers_and_tag_names_beyond_bounds_are_400() {
     let id = app.pet("a").await;
     let tags = format!("\"{}\"", "a".repeat(4_095));
     for name in ["if-match", "if-none-match", "if-range", "range"] {
-        let get = app.get(&format!("/pet/{id}"));
-        let response = get.header(name, &tags).response().await;
+        let response = app.get(&format!("/pet/{id}")).header(name, &tags).await;
         assert_eq!(response.invalid_fields(), [name]);
         let get = app.get(&format!("/pet/{id}"));
         get.header(name, &tags[1..]).is(200).await;
     }
     let find = |length| app.get(&format!("/pet/findByTags?tags={}", "a".repeat(length)));
     find(255).is(200).await;
-    assert_eq!(find(256).response().await.invalid_fields(), ["tags"]);
+    assert_eq!(find(256).await.invalid_fields(), ["tags"]);
 }

@@ -17,7 +17,7 @@ use reqwest::{
     header::{HeaderName, HeaderValue},
 };
 use serde_json::{Map, Value, json};
-use test_support::{RequestExt, Response, TestApp};
+use test_support::{Response, TestApp};
 
 const MAX_ID: i64 = (1 << 53) - 1;
 
@@ -138,26 +138,23 @@ async fn valid_pet_is_returned_as_sent() {
                 second
             };
             let expected = with_defaults(first.clone());
-            let added = app.post("/pet", &first).response().await;
-            prop_assert_eq!(added.status.as_u16(), 201, "{}", added);
+            let added = app.post("/pet", &first).await;
+            prop_assert_eq!(added.status, 201, "{}", added);
             prop_assert_eq!(&added.json(), &expected);
-            let fetched = app.get(&format!("/pet/{id}")).response().await;
+            let fetched = app.get(&format!("/pet/{id}")).await;
             prop_assert_eq!(&fetched.body, &added.body);
-            let replaced = app.put("/pet", &second).response().await;
-            prop_assert_eq!(replaced.status.as_u16(), 200, "{}", replaced);
+            let replaced = app.put("/pet", &second).await;
+            prop_assert_eq!(replaced.status, 200, "{}", replaced);
             prop_assert_eq!(&replaced.json(), &with_defaults(second));
-            let fetched = app.get(&format!("/pet/{id}")).response().await;
+            let fetched = app.get(&format!("/pet/{id}")).await;
             prop_assert_eq!(&fetched.body, &replaced.body);
             // PUT and PATCH of the pet as returned change nothing.
-            let same = app.put("/pet", &fetched.json()).response().await;
+            let same = app.put("/pet", &fetched.json()).await;
             prop_assert_eq!(&same.body, &fetched.body);
-            let same = app
-                .patch(&format!("/pet/{id}"), &fetched.json())
-                .response()
-                .await;
+            let same = app.patch(&format!("/pet/{id}"), &fetched.json()).await;
             prop_assert_eq!(&same.body, &fetched.body);
-            let deleted = app.delete(&format!("/pet/{id}")).response().await;
-            prop_assert_eq!(deleted.status.as_u16(), 200, "{}", deleted);
+            let deleted = app.delete(&format!("/pet/{id}")).await;
+            prop_assert_eq!(deleted.status, 200, "{}", deleted);
             Ok(())
         }
     });
@@ -175,7 +172,7 @@ async fn find_by_tags_finds_any_tag_name() {
             let id = app.post("/pet", &pet).is(201).await.id();
             for extra in [("match", "any"), ("match", "all"), ("limit", "1000")] {
                 let query = [("tags", name.as_str()), extra];
-                let found = app.get("/pet/findByTags").query(&query).response().await;
+                let found = app.get("/pet/findByTags").query(&query).await;
                 prop_assert_eq!(found.ids(), vec![id], "{}", found);
             }
             app.delete(&format!("/pet/{id}")).is(200).await;
@@ -326,7 +323,7 @@ fn edited(mut text: Vec<u8>, edits: &[Edit]) -> Vec<u8> {
 
 /// Checks that the response is not a 5xx, and is a problem document if it is a 4xx.
 fn check_client_error(response: &Response) -> Result<(), TestCaseError> {
-    let status = response.status.as_u16();
+    let status = response.status;
     prop_assert!(status < 500, "{}", response);
     if status >= 400 {
         response.problem(status);
@@ -344,7 +341,7 @@ async fn send_everywhere(app: &TestApp, body: Vec<u8>) -> Result<(), TestCaseErr
         let request = app
             .request(method, path)
             .header("content-type", "application/json");
-        check_client_error(&request.body(body.clone()).response().await)?;
+        check_client_error(&request.body(body.clone()).await)?;
     }
     Ok(())
 }
@@ -416,13 +413,13 @@ async fn find_and_form_update_with_any_query_are_never_5xx() {
         let app = &app;
         async move {
             for path in ["/pet/findByStatus", "/pet/findByTags"] {
-                check_client_error(&app.get(&format!("{path}?{query}")).response().await)?;
+                check_client_error(&app.get(&format!("{path}?{query}")).await)?;
             }
             let update = app.request(Method::POST, &format!("/pet/1?{query}"));
-            check_client_error(&update.response().await)?;
+            check_client_error(&update.await)?;
             let form = app.request(Method::POST, "/pet/1");
             let form = form.header("content-type", "application/x-www-form-urlencoded");
-            check_client_error(&form.body(query).response().await)
+            check_client_error(&form.body(query).await)
         }
     });
 }
@@ -474,7 +471,7 @@ async fn requests_with_any_header_values_are_never_5xx() {
                 }
                 let address = format!("198.18.{high}.{low}");
                 let request = request.header("x-forwarded-for", address);
-                check_client_error(&request.response().await)?;
+                check_client_error(&request.await)?;
             }
             Ok(())
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use sqlx::{Connection as _, Executor as _};
-use test_support::{RawConnection, RequestExt, TestApp, eventually, images::png};
+use test_support::{RawConnection, TestApp, eventually, images::png};
 
 /// Anyone can request images. A closed connection does not make the service open database connections: the
 /// look-ups share a statement, which ends by itself.
@@ -43,8 +43,7 @@ async fn abandoned_image_requests_cost_no_database_connections() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         transaction.rollback().await.expect("unlocked");
         for _ in 0..4 {
-            let get = app.bare(Method::GET, &path);
-            get.is(200).await;
+            app.bare(Method::GET, &path).is(200).await;
         }
         assert_eq!(number_of("count(*)").await, 1, "round {round}");
         let now = number_of("sum(pid)").await;

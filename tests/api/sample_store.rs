@@ -1,9 +1,8 @@
 //! Sample store: what is added, once, and what its removal leaves.
 
-use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{RequestExt, Response, TestApp, TestDatabase, client};
+use test_support::{RequestExt, Response, TestApp, TestDatabase, client, send_all};
 
 use super::cli::Commands;
 
@@ -20,7 +19,7 @@ async fn list(app: &TestApp, path: &str) -> Vec<Value> {
 async fn sample_store_is_added_to_an_empty_store() {
     let app = TestApp::start().await;
     let add = || app.request(Method::POST, "/admin/sample-store");
-    let responses = join_all((0..4).map(|_| add().response())).await;
+    let responses = send_all((0..4).map(|_| add())).await;
     let (added, refused): (Vec<Response>, _) =
         (responses.into_iter()).partition(|it| it.status == 201);
     assert_eq!(added.len(), 1);
@@ -28,7 +27,7 @@ async fn sample_store_is_added_to_an_empty_store() {
     assert_eq!(added[0].header("location"), "/api/v3/pet");
     for response in refused {
         // Or it waited for the first one for longer than a statement may.
-        assert!([409, 503].contains(&response.status.as_u16()), "{response}");
+        assert!([409, 503].contains(&response.status), "{response}");
     }
 
     let pets = list(&app, "/pet?limit=100").await;
@@ -62,7 +61,7 @@ async fn sample_store_is_added_to_an_empty_store() {
     assert_eq!(inventory, json!({"available": 24, "pending": 4, "sold": 2}));
     let names = "select count(distinct name) from pets";
     assert_eq!(app.database.number(names).await, 30);
-    add().response().await.problem(409);
+    add().await.problem(409);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use pet_inventory::domain::caller::Scopes;
 use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt, TestApp, eventually};
+use test_support::{TestApp, eventually};
 
 const PASSWORD: &str = "correct horse battery staple";
 const LIVE: &str = "select count(*) from credentials
@@ -35,7 +35,7 @@ async fn log_in(app: &TestApp, name: &str) -> String {
 
 async fn status(app: &TestApp, token: &str) -> u16 {
     let request = app.anonymous(Method::GET, "/limits").bearer_auth(token);
-    request.response().await.status.as_u16()
+    request.await.status
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,9 +9,11 @@ use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use sqlx::Executor as _;
 use test_support::{
-    PATIENCE, RawConnection, RequestExt, Response, TestApp, client, client_builder, eventually,
+    Call, PATIENCE, RawConnection, RequestExt, Response, TestApp, client, client_builder,
+    eventually,
     images::large_jpeg,
     raw::{connect_from, request_unread},
+    send_all,
 };
 use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
 
@@ -138,29 +140,31 @@ async fn password_hashes_of_an_address_leave_permits_to_others() {
     }
     let log_in = |client: &Client, name: &str| {
         let request = client.post(app.url("/user/login"));
-        request.json(&account(name)).response()
+        Call::from(request.json(&account(name)))
     };
     for operation in ["log in", "sign up", "change"] {
         let attack = |number: usize| match operation {
             "log in" => log_in(&attacker, "eve"),
             "sign up" => {
                 let account = account(&format!("eve{number}"));
-                attacker.post(app.url("/user")).json(&account).response()
+                attacker.post(app.url("/user")).json(&account).into()
             }
             _ => {
                 let change = attacker.put(app.url("/user/eve")).json(&account("eve"));
-                change.header("api_key", &app.key).response()
+                change.header("api_key", &app.key).into()
             }
         };
-        let mut attacks: FuturesUnordered<_> = (0..ATTACKS).map(attack).collect();
+        let mut attacks: FuturesUnordered<_> = (0..ATTACKS)
+            .map(|number| attack(number).into_future())
+            .collect();
         let mut refused = 0;
         while let Some(response) = attacks.next().await {
             if response.status != 503 {
-                assert!([200, 201].contains(&response.status.as_u16()), "{response}");
+                assert!([200, 201].contains(&response.status), "{response}");
                 continue;
             }
             if refused == 0 {
-                for response in join_all((0..5).map(|_| log_in(&other, "ada"))).await {
+                for response in send_all((0..5).map(|_| log_in(&other, "ada"))).await {
                     assert_eq!(response.status, 200, "{operation}: {response}");
                 }
             }
@@ -185,7 +189,7 @@ async fn slow_bodies_with_credentials_leave_permits_for_others() {
         let request = client_of(address).request(method, app.url(&path));
         let request = request.header("api_key", &app.key);
         let request = request.json(&json!({"name": "b"}));
-        request.response().await.status.as_u16()
+        request.response().await.status
     };
     let mut slow = Vec::new();
     // Again and again, because those that were refused are not tried again.
@@ -214,7 +218,7 @@ async fn unread_responses_to_changes_are_bounded() {
     /// What an address may use, in pets.
     const MAX: usize = (24 << 20) / 800_000;
     let app = TestApp::start().await;
-    let added = app.post("/pet", &large_pet("a")).response().await;
+    let added = app.post("/pet", &large_pet("a")).await;
     let path = format!("/api/v3/pet/{}?name=b", added.is(201).id());
     let get = head(&app, "POST", &path);
     let mut held = Vec::new();
@@ -296,7 +300,7 @@ async fn check_pages_of_large_pets(max_page_size: &str, longest: usize) {
 async fn complete(app: &TestApp, path: &str) -> Response {
     let started = Instant::now();
     loop {
-        let response = app.get(path).response().await;
+        let response = app.get(path).await;
         if response.status == 200 {
             return response;
         }
@@ -413,9 +417,8 @@ async fn large_reads_take_turns_among_addresses_and_callers() {
     ];
     for search in searches {
         let read = |key: &str, address: String| {
-            let request = app.anonymous(Method::GET, &format!("/pet/{search}"));
-            let request = request.header("api_key", key);
-            request.header("x-forwarded-for", address).response()
+            let request = app.with_key(key, Method::GET, &format!("/pet/{search}"));
+            request.header("x-forwarded-for", address)
         };
         // One caller and address; a caller with many addresses; an address with many callers.
         for (callers, addresses) in [(1, 1), (1, READS), (READS, 1)] {
@@ -481,10 +484,9 @@ async fn large_reads_that_wait_for_those_of_the_same_caller_are_counted() {
         .expect("a lock");
     let search = |_| {
         let path = "/pet/findByTags?tags=a,b&match=all&limit=5";
-        let request = app.anonymous(Method::GET, path);
-        request.header("api_key", &key.secret).response()
+        app.with_key(&key.secret, Method::GET, path)
     };
-    let responses = join_all((0..10).map(search)).await;
+    let responses = send_all((0..10).map(search)).await;
     let of_own_load = responses
         .iter()
         .filter(|it| it.text().contains("of the caller are in progress"));

@@ -9,7 +9,7 @@ use std::{
 use pet_inventory::db::{self, Connection, Database};
 use serde_json::json;
 use sqlx::Executor as _;
-use test_support::{PATIENCE, RequestExt, TestApp, TestDatabase, config, eventually};
+use test_support::{PATIENCE, TestApp, TestDatabase, config, eventually};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpSocket,
@@ -59,7 +59,7 @@ async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
                 drop(stream);
             });
         }
-        app.get(all).response().await.problem(503);
+        app.get(all).await.problem(503);
         app.get("/pet/1").is(200).await;
         // The connections that do not read, or byte by byte, are closed, which returns their shares.
         eventually(async || app.get(all).send().await.expect("a response").status() == 200).await;
@@ -83,7 +83,7 @@ async fn request_that_takes_longer_than_idle_timeout_gets_its_response() {
             .expect("locked");
         let sent = Instant::now();
         let patch = app.patch(&change, &json!({"name": "c"}));
-        let patch = tokio::spawn(patch.response());
+        let patch = tokio::spawn(patch.into_future());
         let waits = eventually(async || app.database.number(waiting).await == 1);
         drop(tokio::time::timeout(Duration::from_secs(2), waits).await);
         tokio::time::sleep_until((sent + 5 * IDLE_TIMEOUT).into()).await;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use futures_util::future::join_all;
 use pet_inventory::{
     auth::secret::sha256,
     domain::{
@@ -10,10 +9,13 @@ use pet_inventory::{
         clock::Clock,
     },
 };
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use test_support::{Home, RequestExt, Response, TestApp, TestDatabase, eventually, scopes};
+use test_support::{
+    Call, Home, RequestExt, Response, TestApp, TestDatabase, eventually, scopes, send_all,
+    statuses_of,
+};
 
 const PASSWORD: &str = "correct horse battery staple";
 
@@ -23,7 +25,7 @@ const HIGH_LIMITS: [(&str, &str); 2] = [
     ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
 ];
 
-fn sign_up(app: &TestApp, body: &Value) -> RequestBuilder {
+fn sign_up(app: &TestApp, body: &Value) -> Call {
     app.anonymous(Method::POST, "/user").json(body)
 }
 
@@ -32,7 +34,7 @@ async fn account(app: &TestApp, name: &str) -> Response {
     sign_up(app, &body).is(201).await
 }
 
-fn log_in(app: &TestApp, name: &str, password: &str) -> RequestBuilder {
+fn log_in(app: &TestApp, name: &str, password: &str) -> Call {
     let pair = [("username", name), ("password", password)];
     app.anonymous(Method::POST, "/user/login").form(&pair)
 }
@@ -46,15 +48,13 @@ fn token(response: &Response) -> String {
     response.json().as_str().expect("a string").to_owned()
 }
 
-fn with_token(app: &TestApp, token: &str, method: Method, path: &str) -> RequestBuilder {
+fn with_token(app: &TestApp, token: &str, method: Method, path: &str) -> Call {
     app.anonymous(method, path).bearer_auth(token)
 }
 
 async fn status(app: &TestApp, token: &str) -> u16 {
-    let response = with_token(app, token, Method::GET, "/limits")
-        .response()
-        .await;
-    response.status.as_u16()
+    let response = with_token(app, token, Method::GET, "/limits").await;
+    response.status
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,16 +114,14 @@ async fn session_token_is_accepted_in_both_credential_headers() {
     let ada = session(&app, "Ada").await;
     let pet = app.pet("Rex").await;
     let path = format!("/pet/{pet}");
-    let read = with_token(&app, &ada, Method::GET, &path);
-    read.is(200).await;
-    let limits = app.anonymous(Method::GET, "/limits");
-    let limits = limits.header("api_key", &ada).is(200).await;
+    with_token(&app, &ada, Method::GET, &path).is(200).await;
+    let limits = app.with_key(&ada, Method::GET, "/limits").is(200).await;
     assert_eq!(limits.json()["plan"], "free");
     let order = with_token(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
     let order = format!("/store/order/{}", order.is(201).await.id());
     with_token(&app, &ada, Method::GET, &order).is(200).await;
     let delete = with_token(&app, &ada, Method::DELETE, &path);
-    delete.response().await.problem(403);
+    delete.await.problem(403);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,7 +140,7 @@ async fn update_user_replaces_all_fields_but_omitted_username_and_password() {
         json!({"id": id, "username": "Countess", "email": "c@example.com", "userStatus": 0});
     assert_eq!(changed.is(200).await.json(), expected);
     let old = with_token(&app, &ada, Method::GET, "/user/ada");
-    old.response().await.problem(404);
+    old.await.problem(404);
     let empty = with_token(&app, &ada, Method::PUT, "/user/COUNTESS").json(&json!({}));
     empty.is(200).await;
     log_in(&app, "countess", PASSWORD).is(200).await;
@@ -171,7 +169,7 @@ async fn delete_user_ends_its_sessions_and_keeps_its_orders() {
     account(&app, "Countess").await;
     let next = session(&app, "Countess").await;
     let hidden = with_token(&app, &next, Method::GET, &order);
-    hidden.response().await.problem(404);
+    hidden.await.problem(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,7 +190,7 @@ async fn user_is_404_for_other_callers_except_admins() {
         } else {
             request
         };
-        request.response().await
+        request.await
     };
     for method in [Method::GET, Method::PUT, Method::DELETE] {
         for token in [&bob, &other_caller] {
@@ -202,7 +200,6 @@ async fn user_is_404_for_other_callers_except_admins() {
         }
         app.anonymous(method.clone(), "/user/ada")
             .json(&json!({}))
-            .response()
             .await
             .problem(401);
     }
@@ -243,16 +240,13 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
     ] {
         account(&app, one).await;
         sign_up(&app, &json!({"username": other}))
-            .response()
             .await
             .problem(409);
         log_in(&app, other, PASSWORD).is(200).await;
     }
     let bob = session(&app, "bob").await;
     let rename = |name: &str| {
-        with_token(&app, &bob, Method::PUT, "/user/bob")
-            .json(&json!({ "username": name }))
-            .response()
+        with_token(&app, &bob, Method::PUT, "/user/bob").json(&json!({ "username": name }))
     };
     rename("Élan").await.problem(409);
     assert_eq!(rename("BOB").await.is(200).json()["username"], "BOB");
@@ -267,31 +261,19 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
     assert_eq!(fetched.json()["username"], username);
 
     // Concurrent requests for one name, and lists with the same names in different orders.
-    let requests = (0..10).map(|_| sign_up(&app, &json!({"username": "last"})).response());
-    let responses = join_all(requests).await;
-    let created = responses
-        .iter()
-        .filter(|response| response.status == 201)
-        .count();
-    let refused = responses
-        .iter()
-        .filter(|response| response.status == 409)
-        .count();
-    assert_eq!((created, refused), (1, 9), "{responses:?}");
+    let requests = (0..10).map(|_| sign_up(&app, &json!({"username": "last"})));
+    assert_eq!(
+        statuses_of(requests).await,
+        [vec![201], vec![409; 9]].concat()
+    );
     let lists = (0..10).map(|round| {
         let mut names: Vec<Value> = (0..20)
             .map(|n| json!({"username": format!("n{n}")}))
             .collect();
         names.rotate_left(round * 2);
-        app.post("/user/createWithList", &names.into()).response()
+        app.post("/user/createWithList", &names.into())
     });
-    let mut statuses: Vec<u16> = join_all(lists)
-        .await
-        .iter()
-        .map(|response| response.status.as_u16())
-        .collect();
-    statuses.sort_unstable();
-    assert_eq!(statuses, [vec![200], vec![409; 9]].concat());
+    assert_eq!(statuses_of(lists).await, [vec![200], vec![409; 9]].concat());
 }
 
 /// Every operation that sets a name has the same rules (RFC 8265, UTS #39).
@@ -307,9 +289,9 @@ async fn names_that_look_like_another_one_are_refused() {
         let user = json!({ "username": name });
         let rename = with_token(&app, &bob, Method::PUT, "/user/bob").json(&user);
         [
-            sign_up(&app, &user).response().await,
-            app.post("/user/createWithList", &list).response().await,
-            rename.response().await,
+            sign_up(&app, &user).await,
+            app.post("/user/createWithList", &list).await,
+            rename.await,
         ]
     };
     // Another form of the same name: decomposed, and of full width.
@@ -324,10 +306,7 @@ async fn names_that_look_like_another_one_are_refused() {
             response.problem(409);
         }
         let decomposed = json!([{ "username": "Zoé" }, { "username": "zoe\u{301}" }]);
-        let twice = app
-            .post("/user/createWithList", &decomposed)
-            .response()
-            .await;
+        let twice = app.post("/user/createWithList", &decomposed).await;
         assert_eq!(twice.invalid_fields(), ["[1].username"]);
     }
     for bad in [
@@ -353,7 +332,7 @@ async fn names_that_look_like_another_one_are_refused() {
             .collect();
         let expected = ["username", "[1].username", "username"].map(|field| vec![field.to_owned()]);
         assert_eq!(fields, expected, "{bad:?}");
-        log_in(&app, bad, PASSWORD).response().await.problem(400);
+        log_in(&app, bad, PASSWORD).await.problem(400);
     }
     assert_eq!(app.database.number("select count(*) from users").await, 3);
     // A name is stored and returned in NFC. It is found in any form.
@@ -413,7 +392,7 @@ async fn names_of_earlier_releases_keep_working() {
         let renamed = format!("renamed{number}");
         for (from, to, status) in [(old, "bаd", 400), (old, &renamed, 200), (&renamed, old, 0)] {
             let put = with_token(&app, &token, Method::PUT, &format!("/user/{from}"));
-            let response = put.json(&json!({ "username": to })).response().await;
+            let response = put.json(&json!({ "username": to })).await;
             // An old name cannot be taken again, unless its canonical form is free.
             let free = old == "ＡＤＡ";
             let expected = match status {
@@ -422,7 +401,7 @@ async fn names_of_earlier_releases_keep_working() {
                 0 => 400,
                 status => status,
             };
-            assert_eq!(response.status.as_u16(), expected, "{old} {to}: {response}");
+            assert_eq!(response.status, expected, "{old} {to}: {response}");
         }
         let last = if old == "ＡＤＡ" { "ada" } else { &renamed };
         let delete = with_token(&app, &token, Method::DELETE, &format!("/user/{last}"));
@@ -442,7 +421,7 @@ async fn create_users_twice_concurrently_with_one_key_has_one_response() {
     let list = json!([{"username": "ada"}, {"username": "bob"}]);
     let post = || {
         let post = app.post("/user/createWithList", &list);
-        post.header("idempotency-key", "k").response()
+        post.header("idempotency-key", "k")
     };
     let first = post().await.is(200);
     // Restores the moment before the first commit: its response is not visible yet, and lookups of names wait.
@@ -454,7 +433,7 @@ async fn create_users_twice_concurrently_with_one_key_has_one_response() {
         .execute("begin; lock table users; insert into idempotency_keys select * from aside")
         .await
         .expect("locked");
-    let second = tokio::spawn(post());
+    let second = tokio::spawn(post().into_future());
     eventually(async || app.database.number(WAITING).await > 0).await;
     connection.execute("commit").await.expect("committed");
     let second = second.await.expect("a response").is(200);
@@ -478,10 +457,7 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
         "password",
         "userStatus",
     ];
-    assert_eq!(
-        sign_up(&app, &body).response().await.invalid_fields(),
-        fields
-    );
+    assert_eq!(sign_up(&app, &body).await.invalid_fields(), fields);
     for (field, value) in [
         ("username", Value::Null),
         ("username", json!("")),
@@ -495,7 +471,7 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
     ] {
         let mut body = json!({"username": "ada"});
         body[field] = value;
-        let response = sign_up(&app, &body).response().await;
+        let response = sign_up(&app, &body).await;
         assert_eq!(response.invalid_fields(), [field], "{body}");
         assert!(!response.text().contains("1234567"), "{response}");
     }
@@ -510,7 +486,7 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
             .is(200)
             .await;
     }
-    let list = |list: Value| app.post("/user/createWithList", &list).response();
+    let list = |list: Value| app.post("/user/createWithList", &list);
     let twice = json!([{"username": "a"}, {}, 5, {"username": "A", "password": "x"}]);
     let fields = ["[1].username", "[2]", "[3].password", "[3].username"];
     assert_eq!(list(twice).await.invalid_fields(), fields);
@@ -521,16 +497,12 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
         .collect();
     assert_eq!(list(many.into()).await.invalid_fields(), ["body"]);
     assert_eq!(list(json!({})).await.invalid_fields(), ["body"]);
-    assert_eq!(
-        app.get("/user/%20").response().await.invalid_fields(),
-        ["username"]
-    );
-    let nothing = app.anonymous(Method::POST, "/user/login").response().await;
+    assert_eq!(app.get("/user/%20").await.invalid_fields(), ["username"]);
+    let nothing = app.anonymous(Method::POST, "/user/login").await;
     assert_eq!(nothing.invalid_fields(), ["username", "password"]);
     let twice = app.anonymous(Method::GET, "/user/login?username=a&username=b&password=x");
     assert!(
         twice
-            .response()
             .await
             .invalid_fields()
             .contains(&"username".to_owned())
@@ -545,14 +517,14 @@ async fn login_does_not_reveal_existing_usernames() {
     sign_up(&app, &json!({"username": "without"})).is(201).await;
     let mut responses = BTreeSet::new();
     for name in ["ada", "nobody", "without"] {
-        let response = log_in(&app, name, "a wrong password").response().await;
+        let response = log_in(&app, name, "a wrong password").await;
         let mut problem = response.problem(400);
         problem["instance"] = Value::Null;
         responses.insert(problem.to_string());
     }
     assert_eq!(responses.len(), 1, "{responses:?}");
     for wrong in ["", "short", &"x".repeat(129), &"x".repeat(5_000)] {
-        log_in(&app, "ada", wrong).response().await.problem(400);
+        log_in(&app, "ada", wrong).await.problem(400);
     }
 }
 
@@ -565,9 +537,9 @@ async fn login_attempts_over_the_account_or_address_limit_are_429() {
     for n in 0..20 {
         let (name, password, status) =
             [("ada", PASSWORD, 200), ("ADA", "wrong password", 400)][n % 2];
-        log_in(&app, name, password).response().await.is(status);
+        log_in(&app, name, password).await.is(status);
     }
-    let refused = log_in(&app, "Ada", PASSWORD).response().await;
+    let refused = log_in(&app, "Ada", PASSWORD).await;
     let problem = refused.problem(429);
     assert_eq!(problem["violated-policies"], json!(["logins"]));
     let wait: u64 = refused.header("retry-after").parse().expect("seconds");
@@ -583,7 +555,7 @@ async fn login_attempts_over_the_account_or_address_limit_are_429() {
         sign_up(&app, &json!({"username": "bob"})),
         app.bare(Method::POST, "/oauth/token"),
     ] {
-        let refused = request.response().await;
+        let refused = request.await;
         assert_eq!(refused.problem(429)["violated-policies"], json!(["minute"]));
         refused.header("retry-after");
     }
@@ -600,11 +572,9 @@ async fn session_ends_by_logout_expiry_and_revocation() {
         session(&app, "ada").await,
         session(&app, "ada").await,
     );
-    let log_out = |token: &str| with_token(&app, token, Method::GET, "/user/logout").response();
+    let log_out = |token: &str| with_token(&app, token, Method::GET, "/user/logout");
     // HEAD is safe: it must neither end a session nor, below, start one.
-    let head = with_token(&app, &first, Method::HEAD, "/user/logout")
-        .response()
-        .await;
+    let head = with_token(&app, &first, Method::HEAD, "/user/logout").await;
     assert_eq!(head.is(405).header("allow"), "GET");
     assert_eq!(status(&app, &first).await, 200, "not by HEAD");
     let response = log_out(&first).await.is(200);
@@ -618,7 +588,7 @@ async fn session_ends_by_logout_expiry_and_revocation() {
         "/user/login?username=ada&password={}",
         PASSWORD.replace(' ', "+")
     );
-    let head = app.anonymous(Method::HEAD, &query).response().await;
+    let head = app.anonymous(Method::HEAD, &query).await;
     assert_eq!(head.is(405).header("allow"), "GET, POST");
     assert_eq!(app.database.number(sessions).await, opened);
     app.anonymous(Method::GET, &query).is(200).await;
@@ -658,8 +628,8 @@ async fn password_change_ends_all_sessions_even_concurrent_ones() {
         let next = format!("another password {round}");
         let change =
             with_token(&app, &one, Method::PUT, "/user/ada").json(&json!({ "password": next }));
-        let logins = (0..6).map(|_| log_in(&app, "ada", &password).response());
-        let (changed, logins) = tokio::join!(change.response(), join_all(logins));
+        let logins = (0..6).map(|_| log_in(&app, "ada", &password));
+        let (changed, logins) = tokio::join!(change, send_all(logins));
         changed.is(200);
         for response in logins {
             // Before the change, the login succeeds, and the change ends its session.
@@ -670,7 +640,7 @@ async fn password_change_ends_all_sessions_even_concurrent_ones() {
             }
         }
         assert_eq!(status(&app, &one).await, 401);
-        log_in(&app, "ada", &password).response().await.problem(400);
+        log_in(&app, "ada", &password).await.problem(400);
         password = next;
     }
 }
@@ -729,10 +699,7 @@ async fn login_renews_an_old_password_hash() {
     app.database
         .run(&format!("update users set password_hash = '{old}'"))
         .await;
-    log_in(&app, "ada", "a wrong password")
-        .response()
-        .await
-        .problem(400);
+    log_in(&app, "ada", "a wrong password").await.problem(400);
     let is_old = format!("select count(*) from users where password_hash = '{old}'");
     assert_eq!(app.database.number(&is_old).await, 1);
     let before = session(&app, "ada").await;
@@ -775,7 +742,7 @@ async fn create_users_stores_all_or_none() {
         assert_eq!(user["userStatus"], n, "an admin says what it means");
     }
     log_in(&app, "user7", PASSWORD).is(200).await;
-    let refused = post(&users(19..30)).response().await.problem(409);
+    let refused = post(&users(19..30)).await.problem(409);
     assert!(
         refused["detail"]
             .as_str()
@@ -785,13 +752,11 @@ async fn create_users_stores_all_or_none() {
     assert_eq!(app.database.number("select count(*) from users").await, 20);
     assert_eq!(post(&json!([])).is(200).await.json(), json!([]));
     let key = app.make_key("other", Scopes::of_new_callers()).await.secret;
-    let other = app
-        .anonymous(Method::POST, "/user/createWithList")
-        .header("api_key", key);
-    other.json(&users(30..31)).response().await.problem(403);
+    let other = app.with_key(&key, Method::POST, "/user/createWithList");
+    other.json(&users(30..31)).await.problem(403);
 
     // The fingerprint of a request with an idempotency key excludes passwords, so that no fast hash of them is stored.
-    let keyed = |list: &Value| post(list).header("idempotency-key", "k").response();
+    let keyed = |list: &Value| post(list).header("idempotency-key", "k");
     let first = keyed(&users(40..42)).await.is(200);
     let again = keyed(&users(40..42)).await.is(200);
     assert_eq!(again.header("idempotent-replayed"), "true");
@@ -813,17 +778,13 @@ async fn create_users_stores_all_or_none() {
         post(&many).is(200).await.json().as_array().map(Vec::len),
         Some(1_000)
     );
-    log_in(&app, "many1", PASSWORD)
-        .response()
-        .await
-        .problem(400);
+    log_in(&app, "many1", PASSWORD).await.problem(400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn create_user_while_sign_up_is_closed_is_403() {
     let app = TestApp::with(&[("PET_INVENTORY__USERS__SIGN_UP", "false")]).await;
     let closed = sign_up(&app, &json!({"username": "ada"}))
-        .response()
         .await
         .problem(403);
     assert!(
@@ -907,14 +868,10 @@ async fn create_user_with_idempotency_key_is_done_once() {
     );
     // Another request with the same key, an invalid key, and the same request with another key.
     with_key(&json!({"username": "bob"}), "k")
-        .response()
         .await
         .problem(422);
-    with_key(&ada, &"k".repeat(256))
-        .response()
-        .await
-        .problem(400);
-    with_key(&ada, "other").response().await.problem(409);
+    with_key(&ada, &"k".repeat(256)).await.problem(400);
+    with_key(&ada, "other").await.problem(409);
     // Logins ignore idempotency keys.
     let tokens = [log_in(&app, "ada", PASSWORD), log_in(&app, "ada", PASSWORD)];
     let mut seen = BTreeSet::new();

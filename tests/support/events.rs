@@ -2,11 +2,11 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use reqwest::{RequestBuilder, Response};
+use reqwest::Response;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::PATIENCE;
+use crate::{Call, PATIENCE};
 
 /// An open stream of events.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Events {
 
 impl Events {
     /// Opens a stream, which must succeed.
-    pub async fn open(request: RequestBuilder) -> Self {
+    pub async fn open(request: Call) -> Self {
         let request = request.header("accept", "text/event-stream");
         let response = request.send().await.expect("a response");
         assert_eq!(response.status(), 200, "{response:?}");

@@ -158,8 +158,9 @@ pub async fn serve_with(tables: &[String], settings: &[(&str, &str)], clock: Clo
 impl TestApp {
     /// Sends a request that needs `read:pets`, with a bearer token. The status is 404 if the token is accepted.
     pub async fn bearer(&self, token: &str) -> Response {
-        let request = self.anonymous(Method::GET, "/pet/404").bearer_auth(token);
-        request.response().await
+        self.anonymous(Method::GET, "/pet/404")
+            .bearer_auth(token)
+            .await
     }
 
     /// Returns the number of fetches of an issuer's keys from the metrics, or `None` if there were none.

@@ -7,6 +7,7 @@
     reason = "the harness fails a test by a panic"
 )]
 
+pub mod call;
 pub mod events;
 pub mod images;
 pub mod issuer;
@@ -49,6 +50,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 pub use self::{
+    call::{Call, send_all, statuses_of},
     events::Events,
     mock_http::MockHttp,
     postgres::TestDatabase,
@@ -134,19 +136,24 @@ impl TestApp {
     }
 
     /// Builds a request to any path of the host, without a credential.
-    pub fn bare(&self, method: Method, path: &str) -> RequestBuilder {
-        self.client
-            .request(method, format!("http://{}{path}", self.address))
+    pub fn bare(&self, method: Method, path: &str) -> Call {
+        let url = format!("http://{}{path}", self.address);
+        self.client.request(method, url).into()
     }
 
     /// Builds a request to a path of the API, without a credential.
-    pub fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
-        self.client.request(method, self.url(path))
+    pub fn anonymous(&self, method: Method, path: &str) -> Call {
+        self.client.request(method, self.url(path)).into()
+    }
+
+    /// Builds a request to a path of the API, with a key.
+    pub fn with_key(&self, key: &str, method: Method, path: &str) -> Call {
+        self.anonymous(method, path).header("api_key", key)
     }
 
     /// Builds a request to a path of the API, with [`TestApp::key`].
-    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.anonymous(method, path).header("api_key", &self.key)
+    pub fn request(&self, method: Method, path: &str) -> Call {
+        self.with_key(&self.key, method, path)
     }
 
     /// Sends a request and reads the whole response.
@@ -157,29 +164,29 @@ impl TestApp {
     }
 
     /// Builds a GET with [`TestApp::key`].
-    pub fn get(&self, path: &str) -> RequestBuilder {
+    pub fn get(&self, path: &str) -> Call {
         self.request(Method::GET, path)
     }
 
     /// Builds a POST of JSON with [`TestApp::key`].
-    pub fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+    pub fn post(&self, path: &str, body: &Value) -> Call {
         self.request(Method::POST, path).json(body)
     }
 
     /// Builds a PUT of JSON with [`TestApp::key`].
-    pub fn put(&self, path: &str, body: &Value) -> RequestBuilder {
+    pub fn put(&self, path: &str, body: &Value) -> Call {
         self.request(Method::PUT, path).json(body)
     }
 
     /// Builds a PATCH of a merge patch with [`TestApp::key`].
-    pub fn patch(&self, path: &str, body: &Value) -> RequestBuilder {
+    pub fn patch(&self, path: &str, body: &Value) -> Call {
         self.request(Method::PATCH, path)
             .header("content-type", "application/merge-patch+json")
             .body(body.to_string())
     }
 
     /// Builds a DELETE with [`TestApp::key`].
-    pub fn delete(&self, path: &str) -> RequestBuilder {
+    pub fn delete(&self, path: &str) -> Call {
         self.request(Method::DELETE, path)
     }
 

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::{RequestExt, Service};
+use crate::Service;
 
 impl Service {
     /// Sends requests of every kind that has a metric. Each call needs a new `round` and a new `image`, which must be
@@ -13,7 +13,7 @@ impl Service {
         let pet = json!({"name": "Rex", "id": 1000 + round});
         for status in [201, 201] {
             let add = request(Method::POST, "/pet").header("idempotency-key", round);
-            add.json(&pet).response().await.is(status);
+            add.json(&pet).await.is(status);
         }
         request(Method::POST, "/pet")
             .json(&json!({"name": "Max"}))

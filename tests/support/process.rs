@@ -13,13 +13,13 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Client, Method};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
 };
 
-use crate::{PATIENCE, client};
+use crate::{Call, PATIENCE, client};
 
 /// Working folder of the program, which gets only `PATH` and `POSTGRES_BIN_DIR` of the environment.
 pub struct Home {
@@ -241,9 +241,10 @@ impl Service {
     }
 
     /// Builds a request to a path of the API, with a key.
-    pub fn request(&self, method: Method, path: &str, key: &str) -> RequestBuilder {
+    pub fn request(&self, method: Method, path: &str, key: &str) -> Call {
         let url = format!("http://{}/api/v3{path}", self.address);
-        self.client.request(method, url).header("api_key", key)
+        let request = self.client.request(method, url);
+        Call::from(request).header("api_key", key)
     }
 
     /// Sends a signal.

@@ -18,8 +18,7 @@ fn command(home: &Home, name: &str, place: &Path) -> tokio::process::Command {
 }
 
 async fn delete(service: &Service, path: &str) {
-    let delete = service.request(Method::DELETE, path, KEY);
-    delete.is(200).await;
+    service.request(Method::DELETE, path, KEY).is(200).await;
 }
 
 /// Adds a pet with an image; returns the path of the image.
@@ -32,15 +31,14 @@ async fn add(service: &Service, pet: u32) -> String {
 
 async fn upload(service: &Service, pet: u32, height: u32) -> String {
     let upload = service.request(Method::POST, &format!("/pet/{pet}/uploadImage"), KEY);
-    let stored = upload.body(png(10 + pet, height)).response().await;
+    let stored = upload.body(png(10 + pet, height)).await;
     let stored = stored.is(200).json();
     let image = stored["imageId"].as_str().expect("an id").to_owned();
     format!("/pet/{pet}/images/{image}")
 }
 
 async fn assert_served(service: &Service, image: &str) {
-    let get = service.request(Method::GET, image, KEY);
-    get.is(200).await;
+    service.request(Method::GET, image, KEY).is(200).await;
 }
 
 async fn wait_for_report(service: &Service) {

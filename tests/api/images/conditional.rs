@@ -1,9 +1,8 @@
 //! Conditional uploads and deletions of images: `If-Match` (RFC 9110 §13.1.1).
 
-use futures_util::future::join_all;
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt, images::png};
+use test_support::{Call, images::png, statuses_of};
 
 use super::{ImageApp, form};
 
@@ -14,7 +13,7 @@ async fn add_pet_5(app: &ImageApp) -> String {
 }
 
 /// Uploads a PNG of this width as a body of its own, or as a form.
-fn upload(app: &ImageApp, width: u32, as_form: bool) -> RequestBuilder {
+fn upload(app: &ImageApp, width: u32, as_form: bool) -> Call {
     let bytes = png(width, 8);
     if as_form {
         let body = form(&[("name=\"file\"; filename=\"a.png\"", &bytes)], "x");
@@ -31,7 +30,7 @@ async fn upload_with_if_match_needs_the_etag_of_the_pet() {
     for (number, as_form) in [(1, false), (2, true)] {
         let etag = current().await;
         let first = upload(&app, 8 * number, as_form).header("if-match", format!("\"9\", {etag}"));
-        let first = first.response().await.is(200).json();
+        let first = first.await.is(200).json();
         let image = format!(
             "/pet/5/images/{}",
             first["imageId"].as_str().expect("an id")
@@ -50,13 +49,12 @@ async fn upload_with_if_match_needs_the_etag_of_the_pet() {
                 if let Some(key) = &key {
                     request = request.header("idempotency-key", key);
                 }
-                let response = request.response().await;
+                let response = request.await;
                 response.problem(status);
                 // A refused upload is not stored as the response of its key.
                 if let Some(key) = key {
                     let again = upload(&app, 9, as_form).header("idempotency-key", key);
-                    let again = again.header("if-match", &value);
-                    again.response().await.problem(status);
+                    again.header("if-match", &value).await.problem(status);
                 }
             }
         }
@@ -68,11 +66,7 @@ async fn upload_with_if_match_needs_the_etag_of_the_pet() {
     assert_eq!(app.database.number("select count(*) from images").await, 4);
     let unknown = app.request(Method::POST, "/pet/6/uploadImage");
     let unknown = unknown.header("content-type", "image/png").body(png(8, 8));
-    unknown
-        .header("if-match", "*")
-        .response()
-        .await
-        .problem(404);
+    unknown.header("if-match", "*").await.problem(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,13 +75,10 @@ async fn concurrent_uploads_with_one_etag_have_one_winner() {
     let etag = add_pet_5(&app).await;
     let uploads = (0..8).map(|number| {
         let upload = upload(&app, 8 + number, number % 2 == 0);
-        upload.header("if-match", &etag).response()
+        upload.header("if-match", &etag)
     });
-    let responses = join_all(uploads).await;
-    let won = responses.iter().filter(|response| response.status == 200);
-    assert_eq!(won.count(), 1, "{responses:?}");
-    let lost = responses.iter().filter(|response| response.status == 412);
-    assert_eq!(lost.count(), 7, "{responses:?}");
+    let statuses = statuses_of(uploads).await;
+    assert_eq!(statuses, [vec![200], vec![412; 7]].concat());
     let pet = app.get("/pet/5").is(200).await.json();
     assert_eq!(pet["photoUrls"].as_array().map(Vec::len), Some(1));
 }
@@ -111,7 +102,7 @@ async fn image_deletion_with_if_match_needs_the_etag_of_the_image() {
             (etag.replace('"', ""), 400),
         ] {
             let delete = app.delete(&path).header("if-match", &value);
-            delete.response().await.problem(status);
+            delete.await.problem(status);
         }
         app.get(&path).is(200).await;
         let after = app.get("/pet/5").is(200).await;
@@ -121,6 +112,6 @@ async fn image_deletion_with_if_match_needs_the_etag_of_the_image() {
                 .header("if-match", allowed.replace("{}", &etag))
         };
         delete().is(200).await;
-        delete().response().await.problem(404);
+        delete().await.problem(404);
     }
 }

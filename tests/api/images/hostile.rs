@@ -14,6 +14,7 @@ use test_support::{
         gif, jpeg, large_jpeg, png, still_webp, transparent_png, vp8_chunk, webp, webp_animation,
         webp_frame,
     },
+    send_all,
 };
 
 use super::{ImageApp, form};
@@ -63,7 +64,7 @@ async fn upload_of_another_type_is_415() {
         for kind in ["image/png", "application/octet-stream"] {
             let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
             let request = request.header("content-type", kind).body(bytes.to_vec());
-            let response = request.response().await;
+            let response = request.await;
             response.problem(415);
             assert_eq!(
                 response.header("accept"),
@@ -72,10 +73,7 @@ async fn upload_of_another_type_is_415() {
             );
         }
         let body = form(&[("name=file; filename=\"a.png\"", bytes)], "b");
-        app.upload_form(pet, body, "b")
-            .response()
-            .await
-            .problem(415);
+        app.upload_form(pet, body, "b").await.problem(415);
     }
     for kind in [
         "text/html",
@@ -85,11 +83,7 @@ async fn upload_of_another_type_is_415() {
         "image",
     ] {
         let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-        let response = request
-            .header("content-type", kind)
-            .body(png(2, 2))
-            .response()
-            .await;
+        let response = request.header("content-type", kind).body(png(2, 2)).await;
         response.problem(415);
         assert!(
             response
@@ -107,7 +101,7 @@ async fn upload_of_truncated_or_damaged_image_is_400() {
     let pet = app.pet("Rex").await;
     for whole in [png(30, 20), jpeg(30, 20), gif(30, 20), webp(30, 20)] {
         for length in [5, whole.len() / 2, whole.len() - 1] {
-            let response = app.upload(pet, whole[..length].to_vec()).response().await;
+            let response = app.upload(pet, whole[..length].to_vec()).await;
             assert_eq!(response.invalid_fields(), ["body"], "{length} bytes");
         }
     }
@@ -125,18 +119,12 @@ async fn upload_of_truncated_or_damaged_image_is_400() {
     pixels[end..end + 4].copy_from_slice(&crc);
     for bytes in [damaged, pixels, Vec::new()] {
         assert_eq!(
-            app.upload(pet, bytes.clone())
-                .response()
-                .await
-                .invalid_fields(),
+            app.upload(pet, bytes.clone()).await.invalid_fields(),
             ["body"]
         );
         let body = form(&[("name=file; filename=a", &bytes)], "b");
         assert_eq!(
-            app.upload_form(pet, body, "b")
-                .response()
-                .await
-                .invalid_fields(),
+            app.upload_form(pet, body, "b").await.invalid_fields(),
             ["file"]
         );
     }
@@ -153,7 +141,7 @@ async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
         claimed_png(8_193, 1),
         claimed_png(u32::MAX, u32::MAX),
     ] {
-        let response = app.upload(pet, bomb.clone()).response().await;
+        let response = app.upload(pet, bomb.clone()).await;
         assert_eq!(response.invalid_fields(), ["body"]);
         assert!(response.text().contains("8192 pixels"), "{response}");
     }
@@ -192,7 +180,7 @@ async fn image_data_of_another_size_is_refused_or_not_decoded() {
         still_webp([40, 26], &[&huge]),
         webp_animation([40, 26], &[&frame]),
     ] {
-        let response = app.upload(pet, bomb).response().await;
+        let response = app.upload(pet, bomb).await;
         assert_eq!(response.invalid_fields(), ["body"]);
     }
     let followed = [still_webp([40, 26], &[&image]), huge].concat();
@@ -317,7 +305,7 @@ async fn upload_of_malformed_form_is_400() {
         ("empty", Vec::new()),
         ("no form", image.clone()),
     ] {
-        let response = app.upload_form(pet, body, "b").response().await;
+        let response = app.upload_form(pet, body, "b").await;
         assert_eq!(response.invalid_fields(), ["body"], "{what}");
     }
     for parts in [
@@ -325,14 +313,11 @@ async fn upload_of_malformed_form_is_400() {
         &[("name=other", &image[..])],
         &[("name=additionalMetadata", b"a")],
     ] {
-        let response = app.upload_form(pet, form(parts, "b"), "b").response().await;
+        let response = app.upload_form(pet, form(parts, "b"), "b").await;
         assert_eq!(response.invalid_fields(), ["file"], "{parts:?}");
     }
     for boundary in ["", "\"\"", &"x".repeat(71)] {
-        let response = app
-            .upload_form(pet, whole.clone(), boundary)
-            .response()
-            .await;
+        let response = app.upload_form(pet, whole.clone(), boundary).await;
         assert_eq!(response.invalid_fields(), ["Content-Type"], "{boundary}");
     }
     app.assert_nothing_stored().await;
@@ -356,15 +341,12 @@ async fn upload_over_max_size_is_413() {
     let limit = 64 << 10;
     assert!(large.len() > limit, "{}", large.len());
     // With a Content-Length.
-    app.upload(pet, large.clone()).response().await.problem(413);
+    app.upload(pet, large.clone()).await.problem(413);
     // Without one.
     let unknown = in_pieces(large.chunks(1_000));
-    app.upload(pet, unknown).response().await.problem(413);
+    app.upload(pet, unknown).await.problem(413);
     let body = form(&[("name=file; filename=a", &large)], "b");
-    app.upload_form(pet, body, "b")
-        .response()
-        .await
-        .problem(413);
+    app.upload_form(pet, body, "b").await.problem(413);
     // Ignored parts count, and so do bytes after the end of the form.
     let padding = vec![b'x'; limit + (70 << 10)];
     let image = png(10, 10);
@@ -372,15 +354,9 @@ async fn upload_over_max_size_is_413() {
         &[("name=file; filename=a", &image), ("name=x", &padding)],
         "b",
     );
-    app.upload_form(pet, body, "b")
-        .response()
-        .await
-        .problem(413);
+    app.upload_form(pet, body, "b").await.problem(413);
     let followed = [form(&[("name=file; filename=a", &image)], "b"), padding].concat();
-    app.upload_form(pet, followed, "b")
-        .response()
-        .await
-        .problem(413);
+    app.upload_form(pet, followed, "b").await.problem(413);
     app.assert_nothing_stored().await;
 
     // The limit is exact, and bytes after the end of the image count.
@@ -389,10 +365,7 @@ async fn upload_over_max_size_is_413() {
         bytes.resize(length, 0);
         bytes
     };
-    app.upload(pet, filled(limit + 1))
-        .response()
-        .await
-        .problem(413);
+    app.upload(pet, filled(limit + 1)).await.problem(413);
     app.upload(pet, filled(limit)).is(200).await;
     let body = form(&[("name=file; filename=a", &filled(limit))], "b");
     app.upload_form(pet, body, "b").is(200).await;
@@ -468,15 +441,14 @@ async fn aborted_upload_stores_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn upload_to_unknown_pet_is_404_without_reading_the_body() {
     let app = ImageApp::start().await;
-    app.upload(77, png(10, 10)).response().await.problem(404);
+    app.upload(77, png(10, 10)).await.problem(404);
     let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![0_u8; 1_000]));
     app.upload(77, Body::wrap_stream(endless))
-        .response()
         .await
         .problem(404);
     for wrong in ["0", "x", "9007199254740992"] {
         let request = app.request(Method::POST, &format!("/pet/{wrong}/uploadImage"));
-        let response = request.body(png(10, 10)).response().await;
+        let response = request.body(png(10, 10)).await;
         assert_eq!(response.invalid_fields(), ["petId"]);
     }
     app.assert_nothing_stored().await;
@@ -506,14 +478,8 @@ async fn slow_upload_succeeds_and_stalled_upload_is_408() {
     };
     // Two seconds in total.
     slowly(Duration::from_millis(200), 10).is(200).await;
-    slowly(Duration::from_secs(30), 2)
-        .response()
-        .await
-        .problem(408);
-    slowly(Duration::from_millis(200), 200)
-        .response()
-        .await
-        .problem(408);
+    slowly(Duration::from_secs(30), 2).await.problem(408);
+    slowly(Duration::from_millis(200), 200).await.problem(408);
     app.wait_for_files(1).await;
 }
 
@@ -536,7 +502,7 @@ async fn uploads_of_an_address_over_its_share_are_503_without_effect_on_others()
         waiting.push(raw);
     }
     app.wait_for_files(2).await;
-    let refused = app.upload(pet, image.clone()).response().await;
+    let refused = app.upload(pet, image.clone()).await;
     refused.problem(503);
     assert_eq!(refused.header("retry-after"), "1");
     app.pet("Max").await;
@@ -547,7 +513,7 @@ async fn uploads_of_an_address_over_its_share_are_503_without_effect_on_others()
         raw.send(&image[40..]).await;
         raw.response().await.is(200);
     }
-    eventually(async || app.upload(pet, image.clone()).response().await.status == 200).await;
+    eventually(async || app.upload(pet, image.clone()).await.status == 200).await;
 }
 
 /// Returns a client with another address.
@@ -566,13 +532,13 @@ async fn renderings_of_an_address_over_its_share_are_503_without_effect_on_other
     let large = app.image(pet, &png(3_000, 3_000)).await;
     let at = |width: u32| app.image_of(pet, &large).query(&[("width", width)]);
     // Those that wait for the same rendering count too.
-    let requests = (0..120).map(|number| at(WIDTHS[number % WIDTHS.len()]).response());
+    let requests = (0..120).map(|number| at(WIDTHS[number % WIDTHS.len()]));
     let other = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let url = app.url(&format!("/pet/{pet}/images/{large}?width=2048"));
         other_client().get(url).response().await
     };
-    let (responses, other) = tokio::join!(join_all(requests), other);
+    let (responses, other) = tokio::join!(send_all(requests), other);
     other.is(200);
     let (served, refused): (Vec<_>, Vec<_>) = responses
         .into_iter()

@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
 use pet_inventory::domain::caller::{Scope, Scopes};
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    RequestExt, Response, TestApp, eventually,
+    Call, Response, TestApp, eventually,
     images::{gif, jpeg, png, webp},
+    send_all,
 };
 
 /// Service with its own image folder, which is deleted when dropped.
@@ -51,7 +52,7 @@ impl ImageApp {
         Self { app, folder }
     }
 
-    fn upload(&self, pet: i64, bytes: impl Into<reqwest::Body>) -> RequestBuilder {
+    fn upload(&self, pet: i64, bytes: impl Into<reqwest::Body>) -> Call {
         self.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
             .header("content-type", "application/octet-stream")
             .body(bytes)
@@ -67,12 +68,12 @@ impl ImageApp {
     }
 
     /// Builds the request for an image, without credentials as a browser sends it.
-    fn image_of(&self, pet: i64, image: &str) -> RequestBuilder {
+    fn image_of(&self, pet: i64, image: &str) -> Call {
         self.anonymous(Method::GET, &format!("/pet/{pet}/images/{image}"))
     }
 
     async fn list(&self, pet: i64) -> Vec<Value> {
-        let response = self.get(&format!("/pet/{pet}/images")).response().await;
+        let response = self.get(&format!("/pet/{pet}/images")).await;
         response.is(200).json().as_array().expect("a list").clone()
     }
 
@@ -137,7 +138,7 @@ fn form(parts: &[(&str, &[u8])], boundary: &str) -> Vec<u8> {
 }
 
 impl ImageApp {
-    fn upload_form(&self, pet: i64, body: Vec<u8>, boundary: &str) -> RequestBuilder {
+    fn upload_form(&self, pet: i64, body: Vec<u8>, boundary: &str) -> Call {
         let content_type = format!("multipart/form-data; boundary={boundary}");
         self.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
             .header("content-type", content_type)
@@ -171,7 +172,7 @@ async fn upload_of_every_type_is_served_unchanged() {
             app.request(Method::POST, &path).body(bytes.clone()),
             app.upload_form(pet, file, "b"),
         ] {
-            let before = app.get(&format!("/pet/{pet}")).response().await.etag();
+            let before = app.get(&format!("/pet/{pet}")).await.etag();
             let response = request.is(200).await;
             let json = response.json();
             let (width, height) = test_support::images::size(&bytes);
@@ -188,7 +189,7 @@ async fn upload_of_every_type_is_served_unchanged() {
             let fetched = app.image_of(pet, id).is(200).await;
             assert_eq!(fetched.body, bytes, "{kind}");
             assert_eq!(fetched.header("content-type"), kind);
-            let after = app.get(&format!("/pet/{pet}")).response().await;
+            let after = app.get(&format!("/pet/{pet}")).await;
             assert_ne!(after.etag(), before, "another version: {after}");
             assert_eq!(
                 after.json()["photoUrls"]
@@ -247,11 +248,7 @@ async fn upload_repeats_additional_metadata() {
     }
     let long = "x".repeat(1_001);
     let path = format!("/pet/{pet}/uploadImage?additionalMetadata={long}");
-    let response = app
-        .request(Method::POST, &path)
-        .body(image.clone())
-        .response()
-        .await;
+    let response = app.request(Method::POST, &path).body(image.clone()).await;
     assert_eq!(response.invalid_fields(), ["additionalMetadata"]);
     let endless = "x".repeat(1 << 20);
     for metadata in [long.as_bytes(), endless.as_bytes(), b"a\0b", b"\xff"] {
@@ -259,7 +256,7 @@ async fn upload_repeats_additional_metadata() {
             &[("name=file", &image), ("name=additionalMetadata", metadata)],
             "b",
         );
-        let response = app.upload_form(pet, body, "b").response().await;
+        let response = app.upload_form(pet, body, "b").await;
         assert_eq!(response.invalid_fields(), ["additionalMetadata"]);
     }
     assert_eq!(app.list(pet).await.len(), 3);
@@ -285,16 +282,15 @@ async fn blob_is_kept_until_its_last_image_is_deleted() {
         .is(200)
         .await;
     app.delete(&format!("/pet/{first}")).is(200).await;
-    app.image_of(first, &one).response().await.problem(404);
+    app.image_of(first, &one).await.problem(404);
     let left = app.image_of(second, &two).is(200).await;
     assert_eq!(left.body, bytes);
     app.delete(&format!("/pet/{second}/images/{two}"))
         .is(200)
         .await;
-    app.image_of(second, &two).response().await.problem(404);
+    app.image_of(second, &two).await.problem(404);
     app.image_of(second, &two)
         .query(&[("width", "20")])
-        .response()
         .await
         .problem(404);
     app.assert_nothing_stored().await;
@@ -323,10 +319,9 @@ async fn deleted_image_is_404_and_its_url_is_removed() {
     );
 
     app.delete(&format!("/pet/{other}/images/{one}"))
-        .response()
         .await
         .problem(404);
-    let before = app.get(&format!("/pet/{pet}")).response().await.etag();
+    let before = app.get(&format!("/pet/{pet}")).await.etag();
     let deleted = app
         .delete(&format!("/pet/{pet}/images/{one}"))
         .is(200)
@@ -335,17 +330,13 @@ async fn deleted_image_is_404_and_its_url_is_removed() {
         deleted.json(),
         json!({"code": 200, "type": "deleted", "message": one})
     );
-    assert_ne!(
-        app.get(&format!("/pet/{pet}")).response().await.etag(),
-        before
-    );
+    assert_ne!(app.get(&format!("/pet/{pet}")).await.etag(), before);
     assert_eq!(
         app.photo_urls(pet).await,
         json!([theirs["photoUrls"][0], url(&two)])
     );
-    app.image_of(pet, &one).response().await.problem(404);
+    app.image_of(pet, &one).await.problem(404);
     app.delete(&format!("/pet/{pet}/images/{one}"))
-        .response()
         .await
         .problem(404);
     app.wait_for_files(1).await;
@@ -358,11 +349,8 @@ async fn deleted_image_is_404_and_its_url_is_removed() {
     assert_eq!(app.list(pet).await.len(), 1);
     app.image_of(pet, &two).is(200).await;
     app.delete(&format!("/pet/{pet}")).is(200).await;
-    app.image_of(pet, &two).response().await.problem(404);
-    app.get(&format!("/pet/{pet}/images"))
-        .response()
-        .await
-        .problem(404);
+    app.image_of(pet, &two).await.problem(404);
+    app.get(&format!("/pet/{pet}/images")).await.problem(404);
     app.assert_nothing_stored().await;
 }
 
@@ -390,35 +378,33 @@ async fn repeated_upload_is_stored_once() {
         assert_eq!(again.header("idempotent-replayed"), "true", "{again}");
         assert_eq!(again.body, first.body);
     }
-    upload(pet, &png(21, 20), "a").response().await.problem(422);
-    upload(other, &image, "a").response().await.problem(422);
+    upload(pet, &png(21, 20), "a").await.problem(422);
+    upload(other, &image, "a").await.problem(422);
     let named = json!({"name": "a"});
     let elsewhere = app.post("/pet", &named).header("idempotency-key", "k");
-    elsewhere.response().await.problem(422);
+    elsewhere.await.problem(422);
     assert_eq!(app.list(pet).await.len(), 1);
     app.wait_for_files(1).await;
     // The upload is replayed even after the pet has been deleted.
     app.delete(&format!("/pet/{pet}")).is(200).await;
     let again = upload(pet, &image, "a").is(200).await;
     assert_eq!(again.body, first.body);
-    upload(99, &image, "a").response().await.problem(422);
+    upload(99, &image, "a").await.problem(422);
     app.assert_nothing_stored().await;
     let unknown = app.upload(99, image.clone()).header("idempotency-key", "m");
-    unknown.response().await.problem(404);
+    unknown.await.problem(404);
     app.assert_nothing_stored().await;
 
     // Of concurrent uploads one is stored; the others are replays or 409.
     let uploads = (0..6).map(|_| {
-        let upload = app
-            .upload(other, image.clone())
-            .header("idempotency-key", "at-once");
-        upload.response()
+        app.upload(other, image.clone())
+            .header("idempotency-key", "at-once")
     });
-    let responses = join_all(uploads).await;
+    let responses = send_all(uploads).await;
     assert!(
         responses
             .iter()
-            .all(|response| [200, 409].contains(&response.status.as_u16())),
+            .all(|response| [200, 409].contains(&response.status)),
         "{responses:?}"
     );
     assert_eq!(app.list(other).await.len(), 1);
@@ -426,14 +412,13 @@ async fn repeated_upload_is_stored_once() {
     let broken = app
         .upload(other, &b"\x89PNG\r\n\x1a\n"[..])
         .header("idempotency-key", "l");
-    broken.response().await.problem(400);
+    broken.await.problem(400);
     app.upload(other, image)
         .header("idempotency-key", "l")
         .is(200)
         .await;
     app.upload(other, png(3, 3))
         .header("idempotency-key", "")
-        .response()
         .await
         .problem(400);
 }
@@ -444,7 +429,7 @@ async fn upload_beyond_100_urls_or_images_is_409() {
     let urls: Vec<String> = (0..100).map(|n| format!("/{n}.png")).collect();
     let full = json!({"id": 7, "name": "full", "photoUrls": urls});
     app.post("/pet", &full).is(201).await;
-    let refused = app.upload(7, png(20, 20)).response().await;
+    let refused = app.upload(7, png(20, 20)).await;
     refused.problem(409);
     assert_eq!(app.photo_urls(7).await.as_array().map(Vec::len), Some(100));
     app.assert_nothing_stored().await;
@@ -462,7 +447,7 @@ async fn upload_beyond_100_urls_or_images_is_409() {
                     returning 1
                 ) select count(*) from filled";
     assert_eq!(app.database.number(insert).await, 99);
-    app.upload(7, image).response().await.problem(409);
+    app.upload(7, image).await.problem(409);
     assert_eq!(app.list(7).await.len(), 100);
 }
 
@@ -474,10 +459,8 @@ async fn image_is_public_and_other_operations_need_scopes() {
     let reader = app
         .make_key("reader", [Scope::ReadPets].into_iter().collect::<Scopes>())
         .await;
-    let with = |method: Method, path: String, key: &str| {
-        app.anonymous(method, &path).header("api_key", key)
-    };
-    let send = async |request: RequestBuilder| request.response().await;
+    let with = |method: Method, path: String, key: &str| app.with_key(key, method, &path);
+    let send = async |request: Call| request.await;
     let upload = format!("/pet/{pet}/uploadImage");
     let (images, one) = (
         format!("/pet/{pet}/images"),
@@ -516,10 +499,7 @@ async fn image_is_public_and_other_operations_need_scopes() {
             );
         }
     }
-    let both = app
-        .anonymous(Method::GET, "/pet/0/images/x")
-        .response()
-        .await;
+    let both = app.anonymous(Method::GET, "/pet/0/images/x").await;
     assert_eq!(both.invalid_fields(), ["petId", "imageId"]);
 }
 
@@ -562,10 +542,8 @@ async fn concurrent_uploads_and_deletes_of_equal_bytes_lose_none() {
         }
     }
     app.wait_for_files(1).await;
-    let deletions = pets
-        .iter()
-        .map(|pet| app.delete(&format!("/pet/{pet}")).response());
-    for response in join_all(deletions).await {
+    let deletions = pets.iter().map(|pet| app.delete(&format!("/pet/{pet}")));
+    for response in send_all(deletions).await {
         response.is(200);
     }
     app.assert_nothing_stored().await;

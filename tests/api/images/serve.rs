@@ -1,11 +1,11 @@
 //! Tests of `GET /pet/{petId}/images/{imageId}`: caching headers, ranges and renderings.
 
-use futures_util::future::join_all;
 use image::DynamicImage;
 use reqwest::Method;
 use test_support::{
-    RequestExt, Response,
+    Response,
     images::{decode, gif, jpeg, large_jpeg, png, rotated_jpeg, size, transparent_png, webp},
+    send_all,
 };
 
 use super::ImageApp;
@@ -66,16 +66,8 @@ async fn range_request_returns_the_named_bytes() {
     let pet = app.pet("Rex").await;
     let bytes = large_jpeg(600_000);
     let image = app.image(pet, &bytes).await;
-    let (size, etag) = (
-        bytes.len(),
-        app.image_of(pet, &image).response().await.etag(),
-    );
-    let get_range = async |range: &str| {
-        app.image_of(pet, &image)
-            .header("range", range)
-            .response()
-            .await
-    };
+    let (size, etag) = (bytes.len(), app.image_of(pet, &image).await.etag());
+    let get_range = async |range: &str| app.image_of(pet, &image).header("range", range).await;
     for (range, expected) in [
         ("bytes=0-0", 0..1),
         ("bytes=100-299999", 100..300_000),
@@ -111,12 +103,7 @@ async fn range_request_returns_the_named_bytes() {
     }
     let with = async |if_range: &str| {
         let request = app.image_of(pet, &image).header("range", "bytes=0-9");
-        request
-            .header("if-range", if_range)
-            .response()
-            .await
-            .status
-            .as_u16()
+        request.header("if-range", if_range).await.status
     };
     assert_eq!(with(&etag).await, 206);
     for other in [
@@ -171,11 +158,7 @@ async fn rendering_has_the_requested_width_and_the_same_picture() {
             near(&small, (0, h - 1), [8, 245, 40]);
         }
         for wrong in ["15", "2049", "x", "", "-16", "+16", "16.5"] {
-            let response = app
-                .image_of(pet, &image)
-                .query(&[("width", wrong)])
-                .response()
-                .await;
+            let response = app.image_of(pet, &image).query(&[("width", wrong)]).await;
             assert_eq!(response.invalid_fields(), ["width"], "{wrong}");
         }
     }
@@ -237,7 +220,7 @@ async fn rendering_is_made_once_per_width_step() {
     let pet = app.pet("Rex").await;
     let image = app.image(pet, &jpeg(300, 300)).await;
     let at = |width: u32| app.image_of(pet, &image).query(&[("width", width)]);
-    let responses: Vec<Response> = join_all((0..8).map(|_| at(100).response())).await;
+    let responses: Vec<Response> = send_all((0..8).map(|_| at(100))).await;
     let etag = responses[0].etag();
     for response in responses {
         assert_eq!(response.is(200).etag(), etag);
@@ -246,7 +229,7 @@ async fn rendering_is_made_once_per_width_step() {
     at(100).header("if-none-match", &etag).is(304).await;
     let part = at(100).header("range", "bytes=0-2").is(206).await;
     assert_eq!(&part.body[..], b"\xff\xd8\xff");
-    assert_ne!(app.image_of(pet, &image).response().await.etag(), etag);
+    assert_ne!(app.image_of(pet, &image).await.etag(), etag);
     // Widths are rounded down to a step, so these share one rendering.
     for width in 97..128 {
         assert_eq!(at(width).is(200).await.etag(), etag);
@@ -282,7 +265,6 @@ async fn rendering_of_undecodable_image_is_404() {
         app.image_of(pet, &image).is(200).await;
         app.image_of(pet, &image)
             .query(&[("width", "20")])
-            .response()
             .await
             .problem(404);
     }

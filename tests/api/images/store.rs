@@ -13,7 +13,7 @@ use pet_inventory::{
     db::{self, Database},
     maintenance::orphaned_blobs::sweep_orphans,
 };
-use test_support::{RequestExt, TestApp, config, eventually, images::png, postgres::TestDatabase};
+use test_support::{TestApp, config, eventually, images::png, postgres::TestDatabase, send_all};
 
 use super::{ImageApp, MARKER, files_in, url_of};
 
@@ -306,7 +306,7 @@ async fn unwritable_store_is_503_for_uploads_only() {
     let app = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url_of(&file))]).await;
     let pet = app.pet("Rex").await;
     let upload = app.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
-    let response = upload.body(png(10, 10)).response().await;
+    let response = upload.body(png(10, 10)).await;
     response.problem(503);
     assert!(!response.text().contains("file"), "{response}");
     app.get(&format!("/pet/{pet}")).is(200).await;
@@ -320,7 +320,7 @@ async fn missing_blob_is_500() {
     for path in app.files() {
         fs::remove_file(path).expect("removed");
     }
-    let response = app.image_of(pet, &image).response().await;
+    let response = app.image_of(pet, &image).await;
     response.problem(500);
     assert_eq!(
         response.optional_header("cache-control"),
@@ -363,19 +363,18 @@ async fn image_deleted_during_requests_is_200_or_404() {
     let pet = app.pet("Rex").await;
     for side in 20..40 {
         let image = app.image(pet, &png(side, side)).await;
-        let reads = join_all((0..16).map(|width| {
+        let reads = send_all((0..16).map(|width| {
             let request = app.image_of(pet, &image);
-            let request = match width {
+            match width {
                 0..8 => request,
                 _ => request.query(&[("width", 16)]),
-            };
-            request.response()
+            }
         }));
         let deleting = app.delete(&format!("/pet/{pet}/images/{image}"));
-        let (responses, deleted) = tokio::join!(reads, deleting.response());
+        let (responses, deleted) = tokio::join!(reads, deleting);
         deleted.is(200);
         for response in responses {
-            assert!([200, 404].contains(&response.status.as_u16()), "{response}");
+            assert!([200, 404].contains(&response.status), "{response}");
         }
     }
     app.assert_nothing_stored().await;

@@ -8,7 +8,7 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use reqwest::Method;
 use serde_json::json;
-use test_support::{Home, Output, RequestExt as _, images::png, process::Service};
+use test_support::{Home, Output, images::png, process::Service};
 
 use crate::stage::{Row, Stage};
 
@@ -90,11 +90,7 @@ async fn row_28_lost_database_and_images_are_restored_from_a_backup() {
     let service = Service::start(&home, command).await;
     let mut missing = Vec::new();
     for pet in 1..=images {
-        let get = |path: &str| {
-            service
-                .request(Method::GET, path, &stage.target.key)
-                .response()
-        };
+        let get = |path: &str| service.request(Method::GET, path, &stage.target.key);
         let list = get(&format!("/pet/{pet}/images")).await.is(200).json();
         let id = list[0]["id"].as_str().unwrap_or_default();
         let image = get(&format!("/pet/{pet}/images/{id}")).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
-use test_support::{RawConnection, RequestExt as _, images::large_jpeg};
+use test_support::{RawConnection, images::large_jpeg};
 
 use crate::stage::{Row, Stage, short_or_full};
 
@@ -81,7 +81,7 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
         row.at_most(&what, growth, bound);
         let ended = held.into_iter().map(async |mut raw| {
             raw.send("0\r\n\r\n").await;
-            raw.response().await.status.as_u16()
+            raw.response().await.status
         });
         let statuses = join_all(ended).await;
         row.none(
@@ -189,8 +189,7 @@ async fn row_22_bodies_of_many_values_take_at_most_twice_their_size() {
     let mut row = Row::begin(22, "bodies of many small values").await;
     let stage = Stage::start(&[]).await;
     let pet = stage.target.request(Method::POST, "/pet");
-    let pet = pet.json(&json!({"id": 1, "name": "Rex"}));
-    pet.is(201).await;
+    pet.json(&json!({"id": 1, "name": "Rex"})).is(201).await;
     // What the first bodies allocate for good does not count as growth.
     for size in [10_000, short_or_full(250_000, 1_000_000), 1_000_000] {
         let bodies = many_values(size);
@@ -202,11 +201,8 @@ async fn row_22_bodies_of_many_values_take_at_most_twice_their_size() {
             let request = request.header("api_key", &stage.target.key);
             let request = request.header("content-type", media_type);
             let request = request.header("idempotency-key", format!("{number} {size}"));
-            let response = request.body(body).response().await;
-            (
-                response.status.as_u16(),
-                format!("{method} {path}: {response}"),
-            )
+            let response = request.body(body).await;
+            (response.status, format!("{method} {path}: {response}"))
         });
         let mut responses = Vec::new();
         let work = async { responses = join_all(send).await };
@@ -240,7 +236,7 @@ async fn upload(
         let mut raw = RawConnection::connect(stage.target.address).await;
         raw.send(&head).await;
         raw.send(&body).await;
-        statuses.push(raw.response().await.status.as_u16());
+        statuses.push(raw.response().await.status);
     }
     stage.idle().await;
     let time = stage.cpu_time().saturating_sub(before);
@@ -265,7 +261,7 @@ async fn row_23_uploads_in_small_chunks_cost_at_most_three_times_the_cpu() {
         ] {
             // A pet has at most 100 images.
             let pet = stage.target.request(Method::POST, "/pet");
-            let pet = pet.json(&json!({"name": "Rex"})).response().await.id();
+            let pet = pet.json(&json!({"name": "Rex"})).await.id();
             let (whole, statuses) = upload(&stage, pet, media_type, &body, size).await;
             row.none("refused", statuses.iter().filter(|status| **status != 200));
             for length in [10_000, 256, 16, 1] {

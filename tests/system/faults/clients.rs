@@ -262,7 +262,7 @@ async fn send_all(stage: &Stage, messages: &[Message]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, message, expected) in messages {
         let response = RawConnection::exchange(stage.target.address, message).await;
-        if !expected.contains(&response.status.as_u16()) {
+        if !expected.contains(&response.status) {
             wrong.push(format!("{name}: {response}"));
         }
     }

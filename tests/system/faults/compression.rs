@@ -49,7 +49,7 @@ async fn read(stage: &Stage, encoding: &str) -> List {
     let request = request.header("accept-encoding", encoding).send();
     let mut response = request.await.expect("a response");
     let mut list = Response {
-        status: response.status(),
+        status: response.status().as_u16(),
         headers: response.headers().clone(),
         body: response.chunk().await.expect("a chunk").expect("a body"),
     };

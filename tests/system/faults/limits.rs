@@ -54,7 +54,7 @@ impl Clients {
             let request = service.request(Method::GET, "/pet/1", &key);
             self.tasks.spawn(async move {
                 while !this.stop.is_cancelled() {
-                    let request = request.try_clone().expect("a request without a body");
+                    let request = request.clone();
                     match request
                         .send()
                         .await

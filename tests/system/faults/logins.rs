@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::json;
-use test_support::RequestExt as _;
 
 use crate::stage::{Row, Stage};
 

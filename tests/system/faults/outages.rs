@@ -7,9 +7,10 @@ use std::{
 
 use futures_util::future::join_all;
 use nix::sys::signal::Signal;
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _};
+use test_support::Call;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
 };
 
 /// Returns requests that need no database, each with its expected status.
-fn without_database(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
+fn without_database(stage: &Stage) -> Vec<(Call, u16)> {
     let target = &stage.target;
     vec![
         (target.bare(Method::GET, "/livez"), 200),
@@ -35,7 +36,7 @@ fn without_database(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
 
 /// Returns these requests, and others that need no statement: their credentials are cached or malformed, and refused while
 /// PostgreSQL is away.
-fn without_statement(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
+fn without_statement(stage: &Stage) -> Vec<(Call, u16)> {
     let target = &stage.target;
     let get = target.anonymous(Method::GET, "/pet/1");
     let post = |media_type| {
@@ -53,7 +54,7 @@ fn without_statement(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
 
 /// Sends requests until stopped; returns the unexpected responses, and the latency of each.
 async fn send(
-    requests: fn(&Stage) -> Vec<(RequestBuilder, u16)>,
+    requests: fn(&Stage) -> Vec<(Call, u16)>,
     stage: &Stage,
     stop: CancellationToken,
 ) -> (Vec<String>, Vec<Duration>) {

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use reqwest::Method;
 use serde_json::json;
 use test_support::{
-    RequestExt as _, Response,
+    Response,
     images::{
         deep_png, gif, gif_with_large_frame, jpeg, jpeg_with, large_jpeg, png, png_chunk, png_with,
         riff, vp8l_with_many_codes, webp, webp_animation, webp_canvas, webp_chunk, webp_frame,
@@ -82,7 +82,7 @@ fn frames_beyond_canvas() -> Vec<(&'static str, Vec<u8>)> {
 
 async fn upload(stage: &Stage, bytes: Vec<u8>) -> Response {
     let request = stage.target.request(Method::POST, "/pet/1/uploadImage");
-    request.body(bytes).response().await
+    request.body(bytes).await
 }
 
 /// Uploads an image and returns its path.
@@ -97,7 +97,7 @@ async fn render(stage: &Stage, path: &str) -> (u16, u64) {
     let mut status = 0;
     let growth = stage.memory_growth(async {
         let request = stage.target.anonymous(Method::GET, path);
-        status = request.response().await.status.as_u16();
+        status = request.await.status;
     });
     let growth = growth.await / MEBIBYTE;
     (status, growth)
@@ -137,7 +137,7 @@ async fn row_25_renderings_take_no_more_memory_than_was_admitted() {
     );
     row.check(&format!("its status {status}"), status == 404);
     for (what, bytes) in frames_beyond_canvas() {
-        let status = upload(&stage, bytes).await.status.as_u16();
+        let status = upload(&stage, bytes).await.status;
         row.check(
             &format!("{status} for a frame beyond the canvas of {what}"),
             status == 400,

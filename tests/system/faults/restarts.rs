@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
-use test_support::{Home, RawConnection, client, repository};
+use test_support::{Call, Home, RawConnection, client, repository};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
@@ -84,8 +84,7 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
         tokio::spawn(send_at_rate(rate, stop, move |number| {
             // One in five uses a new connection.
             let request = match number % 5 {
-                0 => fresh
-                    .get(format!("http://{}/api/v3/pet/1", target.address))
+                0 => Call::from(fresh.get(format!("http://{}/api/v3/pet/1", target.address)))
                     .header("api_key", &target.key),
                 1 | 2 => target
                     .request(Method::POST, "/pet")
@@ -171,7 +170,7 @@ async fn row_12_replicas_started_concurrently_run_each_migration_once() {
         let replicas = join_all(homes[1..].iter().map(async |home| {
             let service = serve(home, &settings).await;
             let ready = client().get(format!("http://{}/readyz", service.operations));
-            let ready = TimedResponse::of(ready).await;
+            let ready = TimedResponse::of(ready.into()).await;
             assert!(ready.is_success(), "{ready:?}");
             (service, started.elapsed())
         }));

@@ -10,10 +10,10 @@ use std::{
 
 use nix::sys::signal::Signal;
 use pet_inventory::domain::caller::Scopes;
-use reqwest::{Certificate, Client, Method, RequestBuilder, Version};
+use reqwest::{Certificate, Client, Method, Version};
 use serde_json::json;
 use test_support::{
-    Events, PATIENCE, RequestExt, TestDatabase, client_builder, eventually,
+    Call, Events, PATIENCE, RequestExt, TestDatabase, client_builder, eventually,
     images::large_jpeg,
     make_key,
     process::{Home, Service, free_address},
@@ -126,9 +126,9 @@ impl Deployment {
         format!("https://{HOST}:{}/api/v3{path}", self.address.port())
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    fn request(&self, method: Method, path: &str) -> Call {
         let request = self.client.request(method, self.url(path));
-        request.header("api_key", &self.key)
+        Call::from(request).header("api_key", &self.key)
     }
 }
 
@@ -167,15 +167,11 @@ async fn caddy_passes_requests_and_images_over_tls() {
     let change = deployment
         .request(Method::PUT, "/pet")
         .json(&json!({"id": id, "name": "Max"}));
-    change
-        .header("if-match", "\"0\"")
-        .response()
-        .await
-        .problem(412);
+    change.header("if-match", "\"0\"").await.problem(412);
 
     let upload = async |size: usize| {
         let upload = deployment.request(Method::POST, &format!("{path}/uploadImage"));
-        upload.body(large_jpeg(size)).response().await
+        upload.body(large_jpeg(size)).await
     };
     let largest = 10 << 20;
     let stored = upload(largest).await.is(200).json();
@@ -207,7 +203,7 @@ async fn limits_use_the_client_address_seen_by_caddy() {
         let request = one
             .get(&url)
             .header("x-forwarded-for", format!("192.0.2.{number}"));
-        statuses.push(request.response().await.status.as_u16());
+        statuses.push(request.response().await.status);
     }
     // One replica may hold a request that the other refuses.
     assert_eq!(statuses[0], 404, "{statuses:?}");
@@ -240,7 +236,7 @@ async fn caddy_uses_the_other_replica_and_reports_that_there_is_none() {
         add.is(201).await;
     }
     stop(&mut deployment, 1).await;
-    let unavailable = deployment.request(Method::GET, "/pet/1").response().await;
+    let unavailable = deployment.request(Method::GET, "/pet/1").await;
     unavailable.problem(503);
     assert_eq!(unavailable.header("retry-after"), "1");
 }

@@ -9,7 +9,7 @@ use pet_inventory::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{Home, RequestExt, TestApp, TestDatabase, make_key, postgres::run, repository};
+use test_support::{Home, TestApp, TestDatabase, make_key, postgres::run, repository};
 
 use crate::browser::Browser;
 
@@ -244,7 +244,7 @@ async fn console_reports_errors() {
         let request = app
             .anonymous(Method::GET, "/limits")
             .header("api_key", &key);
-        request.response().await;
+        request.await;
     }
     browser.click(".title button").await;
     browser
@@ -257,7 +257,7 @@ async fn console_reports_errors() {
     app.database.run(revoke).await;
     let is_refused = async || {
         let request = app.anonymous(Method::GET, "/pet/1");
-        request.header("api_key", &key).response().await.status == 401
+        request.header("api_key", &key).await.status == 401
     };
     test_support::eventually(is_refused).await;
     browser.click(".failure button").await;

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt, TestApp, eventually};
+use test_support::{TestApp, eventually};
 
 use crate::{
     browser::Browser,
@@ -12,7 +12,7 @@ use crate::{
 /// Returns the status of a request with this key.
 async fn status(app: &TestApp, key: &str) -> u16 {
     let request = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
-    request.response().await.status.as_u16()
+    request.await.status
 }
 
 /// Returns the secret that is shown once, and closes its dialog.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{RequestExt, TestApp, postgres::run, repository, scopes};
+use test_support::{TestApp, postgres::run, repository, scopes};
 
 use crate::{
     browser::Browser,
@@ -380,7 +380,7 @@ async fn console_tells_missing_scopes() {
     app.database.run(take_away).await;
     let is_refused = async || {
         let request = app.anonymous(Method::PATCH, &path).json(&json!({}));
-        request.header("api_key", &writer).response().await.status == 403
+        request.header("api_key", &writer).await.status == 403
     };
     test_support::eventually(is_refused).await;
     browser.enter("#name", &format!("Max{ENTER}")).await;

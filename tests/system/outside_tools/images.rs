@@ -10,7 +10,7 @@ use nix::unistd::{geteuid, getuid};
 use pet_inventory::blob_store::BlobStore;
 use reqwest::Method;
 use test_support::{
-    Output, RequestExt, Response, TestApp, TestDatabase, config, eventually,
+    Output, Response, TestApp, TestDatabase, config, eventually,
     images::{jpeg, large_jpeg, png, size},
     process::{Home, Service, free_address},
     repository,
@@ -80,7 +80,7 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
     added.is(201).await;
     let upload = async |bytes: &[u8]| {
         let upload = request(Method::POST, "/pet/5/uploadImage");
-        upload.body(bytes.to_owned()).response().await
+        upload.body(bytes.to_owned()).await
     };
     // The file system is mounted in the program's namespace only.
     let mounted = PathBuf::from(format!("/proc/{}/root{}", service.pid(), folder.display()));
@@ -93,7 +93,7 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
         refused.problem(507);
         assert!(!refused.text().contains("small disk"), "{refused}");
         request(Method::GET, "/pet/5").is(200).await;
-        let changed = request(Method::POST, "/pet/5?name=Max").response().await;
+        let changed = request(Method::POST, "/pet/5?name=Max").await;
         assert_eq!(
             changed.is(200).json()["photoUrls"].as_array().map(Vec::len),
             Some(1)
@@ -167,7 +167,7 @@ async fn app_with(address: SocketAddr, secret: &str) -> TestApp {
 
 async fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> Response {
     let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(bytes.to_owned()).response().await
+    upload.body(bytes.to_owned()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -217,10 +217,7 @@ async fn images_are_stored_in_an_s3_bucket() {
 
     // With the bucket unreachable, only image bytes are unavailable.
     let address = s3.stop().await;
-    app.anonymous(Method::GET, &path)
-        .response()
-        .await
-        .problem(503);
+    app.anonymous(Method::GET, &path).await.problem(503);
     upload(&app, other, &png(9, 9)).await.problem(503);
     app.get(&format!("/pet/{pet}/images")).is(200).await;
     app.delete(&format!("/pet/{other}")).is(200).await;

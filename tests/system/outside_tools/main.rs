@@ -32,10 +32,7 @@ use std::{
 
 use chrono::{Timelike as _, Utc};
 use reqwest::Method;
-use test_support::{
-    RequestExt,
-    process::{Home, Service},
-};
+use test_support::process::{Home, Service};
 
 /// Creates wrappers of PostgreSQL's programs in `folder` that set the server's clock to 20 s before midnight (UTC).
 ///
@@ -87,10 +84,7 @@ async fn daily_limit_resets_at_midnight_of_the_database_clock() {
         .env("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited")
         .env("PET_INVENTORY__PLANS__FREE__PER_DAY", "5");
     let service = Service::start(&home, command).await;
-    let send = async || {
-        let request = service.request(Method::GET, "/pet/1", "free-key");
-        request.response().await
-    };
+    let send = async || service.request(Method::GET, "/pet/1", "free-key").await;
     for _ in 0..5 {
         send().await.is(404);
     }

@@ -18,10 +18,10 @@ use nix::{
     unistd::Pid,
 };
 use pet_inventory::domain::caller::Scopes;
-use reqwest::{Certificate, Client, Method, RequestBuilder, Version};
+use reqwest::{Certificate, Client, Method, Version};
 use serde_json::json;
 use test_support::{
-    Events, PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client,
+    Call, Events, PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client,
     client_builder,
     images::large_jpeg,
     make_key,
@@ -92,18 +92,18 @@ impl Deployment {
         }
     }
 
-    fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
+    fn anonymous(&self, method: Method, path: &str) -> Call {
         let url = format!("http://{}/api/v3{path}", self.address);
-        self.client.request(method, url)
+        self.client.request(method, url).into()
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    fn request(&self, method: Method, path: &str) -> Call {
         self.anonymous(method, path).header("api_key", &self.key)
     }
 
     async fn pet(&self, name: &str) -> Response {
         let request = self.request(Method::POST, "/pet");
-        let added = request.json(&json!({ "name": name })).response().await;
+        let added = request.json(&json!({ "name": name })).await;
         added.is(201)
     }
 
@@ -249,14 +249,12 @@ async fn nginx_passes_headers_urls_and_images() {
     let id = added.id();
     let path = format!("/pet/{id}");
     let by_bearer = deployment.anonymous(Method::GET, &path);
-    let by_bearer = by_bearer.bearer_auth(&deployment.key);
-    let first = by_bearer.is(200).await;
-    let refused = deployment.anonymous(Method::GET, &path).response().await;
+    let first = by_bearer.bearer_auth(&deployment.key).is(200).await;
+    let refused = deployment.anonymous(Method::GET, &path).await;
     refused.problem(401);
     // Conditional requests pass.
     let again = deployment.request(Method::GET, &path);
-    let again = again.header("if-none-match", first.etag());
-    again.is(304).await;
+    again.header("if-none-match", first.etag()).is(304).await;
 
     // URLs in responses begin with the public URL.
     let location = added.header("location");
@@ -273,16 +271,13 @@ async fn nginx_passes_headers_urls_and_images() {
     // A valid X-Request-Id of the client is kept; otherwise nginx generates one.
     let with_id = deployment.request(Method::GET, &path);
     let with_id = with_id.header("x-request-id", "my-own.id_1");
-    assert_eq!(
-        with_id.response().await.header("x-request-id"),
-        "my-own.id_1"
-    );
+    assert_eq!(with_id.await.header("x-request-id"), "my-own.id_1");
     assert_eq!(first.header("x-request-id").len(), 32);
 
     // nginx passes images of the maximum size. The service refuses larger ones, not nginx.
     let upload = async |size: usize| {
         let upload = deployment.request(Method::POST, &format!("{path}/uploadImage"));
-        upload.body(large_jpeg(size)).response().await
+        upload.body(large_jpeg(size)).await
     };
     let largest = 10 << 20;
     let url = upload(largest).await.is(200).json()["url"].clone();
@@ -294,7 +289,7 @@ async fn nginx_passes_headers_urls_and_images() {
     upload(3 * largest).await.problem(413);
     let large = deployment.request(Method::POST, "/pet");
     let large = large.json(&json!({"name": "x".repeat(2 << 20)}));
-    large.response().await.problem(413);
+    large.await.problem(413);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -350,7 +345,7 @@ async fn nginx_errors_are_problem_details() {
         replica.signal(Signal::SIGTERM);
         replica.wait_for_exit().await;
     }
-    let unavailable = deployment.request(Method::GET, "/pet/1").response().await;
+    let unavailable = deployment.request(Method::GET, "/pet/1").await;
     unavailable.problem(503);
     assert_eq!(unavailable.header("retry-after"), "1");
 }
@@ -459,7 +454,7 @@ async fn request_smuggled_behind_two_lengths_is_not_executed() {
             let mut raw = RawConnection::connect(address).await;
             raw.send(head(&fields) + &body).await;
             let response = raw.response().await;
-            assert!([201, 400].contains(&response.status.as_u16()), "{response}");
+            assert!([201, 400].contains(&response.status), "{response}");
             raw.closed().await;
         }
     }

@@ -3,7 +3,6 @@
 use reqwest::Method;
 use serde_json::json;
 use test_support::{
-    RequestExt,
     images::png,
     process::{Home, Service},
 };

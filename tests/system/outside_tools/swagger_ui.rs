@@ -12,7 +12,7 @@ use pet_inventory::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{MockHttp, RequestExt as _, TestApp, images::png, repository};
+use test_support::{MockHttp, TestApp, images::png, repository};
 use wiremock::{Mock, ResponseTemplate, matchers::path};
 
 use crate::{
@@ -133,7 +133,7 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
     match operation {
         "uploadFile" => vec![("input[type=file]", file.display().to_string())],
         "getImage" | "deleteImage" => {
-            let images = app.get("/pet/1/images").response().await.json();
+            let images = app.get("/pet/1/images").await.json();
             vec![(
                 IMAGE,
                 images[0]["id"].as_str().expect("an image").to_owned(),

@@ -6,7 +6,6 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    RequestExt as _,
     images::{gif_with_large_frame, large_jpeg, png, png_chunk, png_with},
     make_key,
 };
@@ -52,7 +51,7 @@ fn many_tags() -> Vec<String> {
 
 /// Adds a pet and returns its number.
 async fn add(target: &Target, pet: &Value) -> i64 {
-    let added = target.request(Method::POST, "/pet").json(pet).response();
+    let added = target.request(Method::POST, "/pet").json(pet);
     added.await.is(201).id()
 }
 

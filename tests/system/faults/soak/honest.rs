@@ -11,9 +11,9 @@ use std::{
 };
 
 use pet_inventory::domain::caller::Scopes;
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::json;
-use test_support::{RequestExt as _, images::png, make_key};
+use test_support::{Call, images::png, make_key};
 use tokio::time::interval;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -111,7 +111,7 @@ impl Honest {
     }
 
     /// Builds a request of the mix, with the name of its operation.
-    fn request(&self, target: &Target, number: usize) -> (&'static str, RequestBuilder) {
+    fn request(&self, target: &Target, number: usize) -> (&'static str, Call) {
         let get = |path: &str| target.request(Method::GET, path);
         let pet = self.pets[number / 16 % PETS];
         match number % 16 {
@@ -198,7 +198,7 @@ impl Honest {
         let urls = [stage.service.operations, stage.target.address];
         let urls = urls.map(|address| format!("http://{address}/readyz"));
         self.repeat(Duration::from_millis(500), move |number| {
-            let (this, probe) = (Arc::clone(&this), client.get(&urls[number % 2]));
+            let (this, probe) = (Arc::clone(&this), client.get(&urls[number % 2]).into());
             async move { drop(this.record("readyz", probe).await) }
         });
     }
@@ -263,7 +263,7 @@ impl Honest {
         std::mem::take(&mut self.results.lock().expect("never poisoned"))
     }
 
-    async fn record(&self, what: &'static str, request: RequestBuilder) -> TimedResponse {
+    async fn record(&self, what: &'static str, request: Call) -> TimedResponse {
         let response = TimedResponse::of(request).await;
         let mut results = self.results.lock().expect("never poisoned");
         let latencies = results.latencies.entry(what).or_default();

@@ -11,8 +11,9 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde_json::{Value, json};
+use test_support::Call;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +47,7 @@ pub struct TimedResponse {
 
 impl TimedResponse {
     /// Sends a request and reads the response.
-    pub async fn of(request: RequestBuilder) -> Self {
+    pub async fn of(request: Call) -> Self {
         let sent_at = Instant::now();
         let exchange = async {
             let response = request.send().await?;
@@ -397,7 +398,7 @@ impl Load {
 pub async fn send_at_rate(
     per_second: u32,
     stop: CancellationToken,
-    mut request: impl FnMut(usize) -> RequestBuilder,
+    mut request: impl FnMut(usize) -> Call,
 ) -> Vec<TimedResponse> {
     let mut requests = JoinSet::new();
     let mut interval = tokio::time::interval(Duration::from_secs(1) / per_second);

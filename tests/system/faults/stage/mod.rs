@@ -12,8 +12,8 @@ use std::{
 };
 
 use pet_inventory::domain::caller::Scopes;
-use reqwest::{Client, Method, RequestBuilder};
-use test_support::{Home, Service, make_key, process::free_address};
+use reqwest::{Client, Method};
+use test_support::{Call, Home, Service, make_key, process::free_address};
 
 pub use self::{
     cluster::{Cluster, chown_to_postgres, program, url_at},
@@ -51,19 +51,19 @@ impl Target {
     }
 
     /// Builds a request to a path of the API.
-    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn request(&self, method: Method, path: &str) -> Call {
         self.anonymous(method, path).header("api_key", &self.key)
     }
 
     /// Builds a request to a path of the API without a credential.
-    pub fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn anonymous(&self, method: Method, path: &str) -> Call {
         self.bare(method, &format!("/api/v3{path}"))
     }
 
     /// Builds a request to any path without a credential.
-    pub fn bare(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn bare(&self, method: Method, path: &str) -> Call {
         let url = format!("http://{}{path}", self.address);
-        self.client.request(method, url)
+        self.client.request(method, url).into()
     }
 }
 
@@ -139,10 +139,9 @@ impl Stage {
     }
 
     /// Builds a request to the operations listener, which stays open until the process ends.
-    pub fn operations(&self, path: &str) -> RequestBuilder {
-        self.target
-            .client
-            .get(format!("http://{}{path}", self.service.operations))
+    pub fn operations(&self, path: &str) -> Call {
+        let url = format!("http://{}{path}", self.service.operations);
+        self.target.client.get(url).into()
     }
 
     /// Returns the log lines without the access lines.
@@ -223,7 +222,7 @@ pub async fn serve(home: &Home, settings: &[(String, String)]) -> Service {
 }
 
 /// Repeats a request until its response has the given status; returns the time that took.
-pub async fn until(status: u16, request: impl Fn() -> RequestBuilder) -> Duration {
+pub async fn until(status: u16, request: impl Fn() -> Call) -> Duration {
     let started = Instant::now();
     loop {
         let response = load::TimedResponse::of(request()).await;
