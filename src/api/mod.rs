@@ -144,7 +144,10 @@ pub fn operations_router(
 ) -> Router {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
     let metrics = get(async move || ([(header::CONTENT_TYPE, TEXT)], metrics()));
-    let metrics = Route::probe("/metrics", metrics);
+    let compressed = ServiceBuilder::new()
+        .layer(ServiceLayer)
+        .layer(around(Compress::of_all()));
+    let metrics = Route::probe("/metrics", metrics.layer(compressed));
     let trusted_proxies = Arc::clone(&state.trusted_proxies);
     let has_details = state.access_details;
     let layers = ServiceBuilder::new()
@@ -155,7 +158,6 @@ pub fn operations_router(
         .layer(around(ErrorBody))
         .layer(around(CatchPanic))
         .layer(around(Check(validate_request)))
-        .layer(around(Compress::default()))
         .into_inner();
     let fallback = Router::new().fallback(async || Error::NoSuchRoute);
     with_layers(health::routes().into_iter().chain([metrics]), &layers)

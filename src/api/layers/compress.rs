@@ -62,7 +62,7 @@ impl<N> Layer<N> for CompressConstants {
     fn layer(&self, next: N) -> Self::Service {
         let middleware = Arc::new(Compress {
             compressed: Some(Arc::default()),
-            ..Compress::default()
+            ..Compress::of_all()
         });
         Layered { middleware, next }
     }
@@ -79,9 +79,10 @@ fn is_eligible(status: StatusCode, _: Version, headers: &HeaderMap, _: &Extensio
     status == StatusCode::OK && !is_stream && tag.is_none_or(|tag| tag.starts_with(b"W/"))
 }
 
-/// Compresses the responses of lists and probes, of at least 1 KiB; or all of a route, if they are constant.
+/// Compresses the responses of lists, or of all that is inside, of at least 1 KiB.
 pub struct Compress {
     encoder: CompressionLayer<And<SizeAbove, Eligible>>,
+    is_of_all: bool,
     /// The compressed body of a route with constant responses.
     compressed: Option<Arc<CompressedConstant>>,
 }
@@ -93,7 +94,18 @@ impl Default for Compress {
             encoder: CompressionLayer::new()
                 .quality(LEVEL)
                 .compress_when(predicate),
+            is_of_all: false,
             compressed: None,
+        }
+    }
+}
+
+impl Compress {
+    /// Creates a layer for routes that are no lists.
+    pub fn of_all() -> Self {
+        Self {
+            is_of_all: true,
+            ..Self::default()
         }
     }
 }
@@ -107,8 +119,7 @@ struct CompressedConstant {
 impl Middleware for Compress {
     fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
         let compressed = self.compressed.clone();
-        let kind = RequestContext::of(&request).facts.kind;
-        if compressed.is_none() && !matches!(kind, Kind::List | Kind::Probe) {
+        if !self.is_of_all && RequestContext::of(&request).facts.kind != Kind::List {
             return Either::Left(next.call(request));
         }
         let max = compressed.as_ref().map_or(SLICE, |_| usize::MAX);
