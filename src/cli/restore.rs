@@ -27,7 +27,7 @@ use crate::{
     config::{Config, DemoKeys},
     db::{
         self, Database,
-        backups::{self, EARLIER_SCHEMAS, tables_of},
+        backups::{self, OLDEST_SCHEMA, is_known, tables_of},
     },
     maintenance::orphaned_blobs,
 };
@@ -108,16 +108,14 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
         return Err(archive::UNKNOWN.into());
     }
     let latest = db::migrations::latest();
-    let is_known = header.schema == latest || EARLIER_SCHEMAS.contains(&header.schema);
-    if header.format != FORMAT || !is_known {
+    if header.format != FORMAT || !is_known(header.schema, latest) {
         let Header {
             program, schema, ..
         } = header;
         return Err(format!(
             "the archive is of pet-inventory {program} with schema {schema:04}, and this program has schema {latest:04}: \
-             restore it with the program that wrote it, then upgrade; below schema {oldest:04}, upgrade to that \
-             schema, and back up again",
-            oldest = EARLIER_SCHEMAS[0],
+             restore it with the program that wrote it, then upgrade; below schema {OLDEST_SCHEMA:04}, upgrade to that \
+             schema, and back up again"
         )
         .into());
     }

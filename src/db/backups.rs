@@ -81,9 +81,13 @@ pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
 /// the backup would be valid again.
 const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
-/// Earlier schemas, whose [`TABLES`] have the same columns: that of the builds before the migrations began anew, and those
-/// from 0108 on. Below 0110, they have no record of changes, below 0114 no usage of callers, and below 0115 no sample store.
-pub const EARLIER_SCHEMAS: [i64; 8] = [26, 108, 109, 110, 111, 112, 113, 114];
+/// Oldest schema of an archive that can be restored: that of the builds before the migrations began anew. The next is 0108.
+pub const OLDEST_SCHEMA: i64 = 26;
+
+/// Returns true if an archive of this schema can be restored into the `latest` one.
+pub fn is_known(schema: i64, latest: i64) -> bool {
+    schema == OLDEST_SCHEMA || (108..=latest).contains(&schema)
+}
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use

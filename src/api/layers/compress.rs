@@ -3,7 +3,7 @@
 //! - Responses with a strong entity tag are not compressed, since their bytes would no longer be those that the tag names.
 //! - Encoders run on the thread of the worker, which serves other requests between two slices of an encoder's input.
 //! - The memory of a response that is compressed while it is sent is counted by
-//!   [`ResponseMemoryLayer`](super::response_memory::ResponseMemoryLayer), which is therefore outside of this layer.
+//!   [`ResponseMemory`](super::response_memory::ResponseMemory), which is therefore outside of this layer.
 //! - If the body fails, the compressed one fails too, so that the response is cut off.
 //! - tower-http is of version 0.6: 0.7 responds with 406, after the handler has run, where 0.6 sends the body uncompressed.
 
