@@ -24,7 +24,7 @@ use self::{
 use super::{
     error::{Error, NO_STORE},
     extract::{Host, Parameters},
-    operations::{Facts, Operations, RequestLimit},
+    operations::{Facts, Operations},
     response::json,
     state::{Links, TokenLifetime},
 };
@@ -36,11 +36,6 @@ pub fn router() -> Operations {
         is_at_root: true,
         ..Facts::OPEN
     };
-    // It only describes the service.
-    let uncounted = Facts {
-        limit: RequestLimit::Plan,
-        ..open
-    };
     // utoipa does not collect the schemas of `ErrorResponses`.
     let components = Components::builder().schema_from::<ErrorBody>().build();
     let document = OpenApi::builder().components(Some(components)).build();
@@ -48,7 +43,7 @@ pub fn router() -> Operations {
         .routes_with(open, routes!(token))
         .routes_with(open, routes!(revoke))
         .routes_with(open, routes!(introspect))
-        .routes_with(uncounted, routes!(metadata))
+        .routes_with(open, routes!(metadata))
 }
 
 /// Access token (RFC 6749 §5.1).
