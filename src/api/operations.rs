@@ -19,7 +19,7 @@ use crate::domain::caller::{Scope, Scopes};
 /// Base path of the API.
 pub const BASE: &str = "/api/v3";
 
-/// Facts of an operation, which the layers act on. The default is those of a page, and of a request without a route.
+/// Facts of an operation, which the layers act on. The default facts are those of a page, and of a request without a route.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Facts {
     /// What it is.
@@ -281,7 +281,8 @@ fn has_entity_tag(method: &Method, operation: &Operation) -> bool {
 }
 
 /// Reads a `security` field: a list of alternative schemes with the same scopes. An empty one makes the operation public.
-/// An operation without the field, or with an unknown scope, needs all scopes.
+/// An operation without the field, with an unknown scope, or with schemes of different scopes, needs all scopes: a mistake
+/// must not open it.
 fn needed_scopes(security: &Value) -> Option<Scopes> {
     let all = || Some(Scope::ALL.into_iter().collect());
     let Some(ways) = security.as_array() else {
@@ -292,6 +293,9 @@ fn needed_scopes(security: &Value) -> Option<Scopes> {
     }
     let mut ways = ways.iter().filter_map(Value::as_object).flatten();
     let (_scheme, scopes) = ways.next()?;
+    if ways.any(|(_scheme, other)| other != scopes) {
+        return all();
+    }
     let scopes = scopes.as_array().into_iter().flatten();
     let scopes = scopes.map(|scope| scope.as_str().unwrap_or_default().parse::<Scope>());
     scopes
@@ -319,6 +323,7 @@ mod tests {
             (json!([{}]), None),
             (Value::Null, all),
             (json!([{"api_key": ["write:cats"]}]), all),
+            (json!([{"api_key": ["write:pets"]}, {"bearer": []}]), all),
         ] {
             assert_eq!(needed_scopes(&security), needed, "{security}");
         }

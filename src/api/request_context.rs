@@ -69,7 +69,7 @@ impl RequestContext {
     #[expect(clippy::expect_used, reason = "a bug: every router has the layer")]
     pub fn of(request: &Request) -> &Self {
         let context = request.extensions().get::<Self>();
-        context.expect("RequestContextLayer is the outermost layer")
+        context.expect("CreateContext is the outermost layer")
     }
 
     /// Returns the key of the client address, if known.
