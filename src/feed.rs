@@ -27,9 +27,9 @@ use crate::{
     domain::change::{Change, Position},
 };
 
-/// Interval without streams.
+/// Interval without streams and webhooks.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval with streams, unless this replica has committed a change.
+/// Interval with streams or webhooks; with streams, unless this replica has committed a change.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum interval, and what each stream adds to it: some 6,600 streams are woken per second.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
@@ -71,6 +71,7 @@ impl Default for Feed {
             batches: broadcast::Sender::new(MAX_LAG),
             sent: watch::Sender::new(None),
             subscribed: Notify::new(),
+            has_webhooks: watch::Sender::new(false),
             end: CancellationToken::new(),
         }))
     }
@@ -82,6 +83,7 @@ struct Inner {
     /// Position up to which batches were sent, `None` without a subscription. A subscription begins under its lock.
     sent: watch::Sender<Option<Position>>,
     subscribed: Notify,
+    has_webhooks: watch::Sender<bool>,
     end: CancellationToken,
 }
 
@@ -109,6 +111,12 @@ impl Feed {
         })
     }
 
+    /// Waits until any webhook is enabled.
+    pub async fn has_webhooks(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.has_webhooks.subscribe().wait_for(|it| *it).await;
+    }
+
     /// Publishes changes and passes them on, for ever.
     pub async fn run(self, database: Database) {
         let lag = metrics::gauge!("changes_lag_seconds");
@@ -124,7 +132,12 @@ impl Feed {
             published_at = Instant::now();
             let streams = self.0.batches.receiver_count();
             if streams == 0 {
-                let _ = timeout(IDLE_INTERVAL, self.0.subscribed.notified()).await;
+                let interval = if *self.0.has_webhooks.borrow() {
+                    INTERVAL
+                } else {
+                    IDLE_INTERVAL
+                };
+                let _ = timeout(interval, self.0.subscribed.notified()).await;
                 continue;
             }
             let streams = u32::try_from(streams).unwrap_or(u32::MAX);
@@ -137,6 +150,9 @@ impl Feed {
     async fn pass_on(&self, database: &Database) -> Result<(), db::Error> {
         let publication = database.run(db::changes::publish).await?;
         let unpublished = u32::try_from(publication.published).unwrap_or(u32::MAX);
+        self.0.has_webhooks.send_if_modified(|it| {
+            std::mem::replace(it, publication.has_webhooks) != publication.has_webhooks
+        });
         metrics::gauge!("changes_lag_seconds").set(publication.lag);
         metrics::gauge!("changes_unpublished").set(unpublished);
         let mut sent = None;

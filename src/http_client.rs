@@ -1,11 +1,18 @@
-//! HTTP client for token issuers, S3 and the trace collector.
+//! HTTP client for token issuers, S3, the trace collector and webhooks.
 //!
 //! Invariant: only this module decides about trusted certificates, redirects and proxies.
 
-use std::{iter, sync::Arc};
+use std::{iter, net::SocketAddr, sync::Arc};
 
-use reqwest::{Client, ClientBuilder, redirect};
+use reqwest::{
+    Client, ClientBuilder,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect,
+};
 use rustls::{ClientConfig, Error, RootCertStore, crypto::ring};
+use tokio::net::lookup_host;
+
+use crate::domain::address::is_public;
 
 /// Returns a builder for a client that follows no redirects and uses no proxy. Fails if the crypto provider supports no
 /// TLS version, which does not happen.
@@ -29,6 +36,24 @@ fn tls() -> Result<ClientConfig, Error> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(config)
+}
+
+/// Resolver for names that must have public addresses only. A connection uses the addresses that were checked. An address as a
+/// host is not resolved: the caller checks it.
+pub struct PublicAddresses;
+
+impl Resolve for PublicAddresses {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let name = name.as_str();
+            let addresses: Vec<SocketAddr> = lookup_host((name, 0)).await?.collect();
+            if let Some(private) = addresses.iter().find(|it| !is_public(it.ip())) {
+                let ip = private.ip();
+                return Err(format!("{name} has the address {ip}, which is not public; webhooks.allow_private is not set").into());
+            }
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
 }
 
 /// Formats an error with its causes: reqwest's "error sending request" alone does not tell the problem.

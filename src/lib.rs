@@ -5,7 +5,7 @@
 //! ```text
 //! cli
 //! app
-//! server · telemetry · embedded_postgres · maintenance
+//! server · telemetry · embedded_postgres · maintenance · webhooks
 //! api
 //! auth | limits | images | feed | sample_store
 //! db | blob_store
@@ -31,6 +31,7 @@
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
 //! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
 //! - [`maintenance`]: periodic tasks: purges, sweeps, folds; runs the feed.
+//! - [`webhooks`]: delivers changes to webhooks.
 //! - [`telemetry`]: log lines, metrics and traces.
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.
@@ -93,3 +94,4 @@ pub mod sample_store;
 pub mod server;
 pub mod telemetry;
 pub mod trace_context;
+pub mod webhooks;

@@ -26,7 +26,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0108, came together.
-const ROWS: [(i64, &str); 8] = [(
+const ROWS: [(i64, &str); 9] = [(
     108,
     r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
@@ -123,6 +123,11 @@ const ROWS: [(i64, &str); 8] = [(
 ), (
         115,
         "insert into sample_pets (number, pet_id) values (0, 1); insert into sample_orders (id) select min(id) from orders",
+), (
+        116,
+        "insert into webhooks (url, secret, kinds, position) values ('https://example.com/', sha256('x'), '{pet}', 1);
+         insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at)
+         values (1, 1, 'pet', '7', 1, now())",
 )];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {

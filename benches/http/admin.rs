@@ -15,6 +15,11 @@ const CLIENTS: &str = "insert into credentials (id, caller_id, kind, hash, hint,
 const SESSIONS: &str = "insert into credentials (id, caller_id, kind, hash, hint, expires_at) overriding system value
     select i, 1, 'session', sha256(i::text::bytea), '', now() + interval '1 hour' from generate_series({first}, {last}) i";
 
+/// Prepares a webhook that is disabled, so that nothing is sent.
+const WEBHOOKS: &str =
+    "insert into webhooks (id, url, secret, kinds, position, enabled) overriding system value
+    values (1, 'https://example.com/', sha256('x'), '{}', 0, false) on conflict do nothing";
+
 /// A list or a resource that is read.
 const fn read(name: &'static str, path: &'static str) -> Operation {
     Operation {
@@ -99,6 +104,15 @@ pub const OPERATIONS: &[Operation] = &[
         connections: ONE,
         against: &[Pgbench("delete from callers where id = :n;")],
         ..GET
+    },
+    read("listWebhooks", "/api/v3/admin/webhooks?limit=20"),
+    Operation {
+        prepare: &[WEBHOOKS],
+        ..read("getWebhook", "/api/v3/admin/webhooks/1")
+    },
+    Operation {
+        prepare: &[WEBHOOKS],
+        ..read("listDeliveries", "/api/v3/admin/webhooks/1/deliveries?limit=20")
     },
     create("createKey", "/api/v3/admin/callers/1/keys"),
     create("createClient", "/api/v3/admin/callers/1/clients"),

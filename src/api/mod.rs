@@ -13,6 +13,7 @@ pub mod fields;
 pub mod health;
 pub mod idempotency;
 pub mod images;
+mod kinds;
 pub mod layers;
 pub mod limits;
 pub mod oauth;

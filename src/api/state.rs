@@ -69,6 +69,8 @@ pub struct Parts {
     pub stored_bytes: StoredBytes,
     /// Time for which the record of changes is kept.
     pub change_retention: Duration,
+    /// True if webhooks may have `http` URLs and private addresses.
+    pub allow_private_webhooks: bool,
     /// Live feed of the record of changes.
     pub feed: Feed,
     /// Image store.

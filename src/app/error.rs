@@ -51,6 +51,8 @@ pub enum Error {
     Workers(#[source] io::Error),
     #[error("failed to build the HTTP client for auth.issuers: {0}")]
     HttpClient(String),
+    #[error("failed to prepare the delivery of webhooks: {0}")]
+    Webhooks(String),
     /// The OpenAPI document is inconsistent; a test rules it out.
     #[error("invalid API definition: {0}")]
     Api(String),

@@ -12,6 +12,7 @@ use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 use bytesize::ByteSize;
 use secrecy::ExposeSecret;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use self::listen::Inherited;
 pub use self::{error::Error, keys::DEMO_KEYS};
@@ -40,6 +41,7 @@ use crate::{
     maintenance::{self, Maintained},
     server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
+    webhooks::{self, Deliveries},
 };
 
 /// The service: built and bound, not yet serving.
@@ -49,6 +51,7 @@ pub struct App {
     limits: Limits,
     admission: Admission,
     state: AppState,
+    deliveries: Deliveries,
     metrics: Metrics,
     embedded_postgres: Option<EmbeddedPostgres>,
 }
@@ -127,6 +130,7 @@ impl App {
             body_limits: BodyLimits::new(server.max_body_size.as_u64(), server.body_timeout),
             stored_bytes: StoredBytes::new(config.limits.idempotency_bytes_per_day.as_u64()),
             change_retention: config.changes.retention,
+            allow_private_webhooks: config.webhooks.allow_private,
             feed: Feed::default(),
             blobs,
             uploads: Uploads::new(&config.images, server.body_timeout),
@@ -139,6 +143,9 @@ impl App {
             readiness: Readiness::default(),
             database,
         });
+        let (database, feed) = (state.database.clone(), state.feed.clone());
+        let deliveries =
+            Deliveries::new(database, feed, &config.webhooks).map_err(Error::Webhooks)?;
         let constants = api::constants(&document, &state);
         let constants = constants.map_err(|error| Error::Api(error.to_string()))?;
         let routers: Vec<_> = (0..server.workers.unwrap_or_else(cores).get())
@@ -162,6 +169,7 @@ impl App {
                 exempt: state.trusted_proxies.clone(),
             },
             state,
+            deliveries,
             metrics,
             embedded_postgres,
         })
@@ -207,6 +215,9 @@ impl App {
         });
         tasks.spawn(state.authenticator.clone().follow_changes());
         tasks.spawn(telemetry::maintain_metrics(self.metrics));
+        tasks.spawn(webhooks::report(database.clone(), state.feed.clone()));
+        let end_of_deliveries = CancellationToken::new();
+        let deliveries = tokio::spawn(self.deliveries.run(end_of_deliveries.clone()));
         let serving = shutdown.separate();
         let (stopping, stop) = (shutdown.clone(), serving.clone());
         tokio::spawn(async move {
@@ -214,6 +225,7 @@ impl App {
             // First, so that load balancers stop sending requests before connections are refused.
             state.readiness.stop();
             state.feed.end();
+            end_of_deliveries.cancel();
             stop.begin();
         });
 
@@ -231,6 +243,8 @@ impl App {
         last.force();
         let _ = operations.await;
         drop(tasks);
+        // What is not stored in time is sent again after the lease.
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, deliveries).await;
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, authenticator.write_key_uses()).await;
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, usage.write(&database)).await;

@@ -14,7 +14,10 @@ use crate::{
         SecretHash,
         credentials::{CredentialKind, NewCredential},
     },
-    domain::caller::{CallerId, Scopes},
+    domain::{
+        caller::{CallerId, Scopes},
+        webhook::WebhookSecret,
+    },
 };
 
 const PREFIX_LENGTH: usize = 4;
@@ -120,6 +123,13 @@ impl NewSecret {
             expires_at,
         }
     }
+}
+
+/// Generates the key of the signatures of a webhook, 256 random bits.
+pub fn generate_webhook_secret() -> Result<WebhookSecret, getrandom::Error> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key)?;
+    Ok(WebhookSecret(key))
 }
 
 const CLIENT_ID_PREFIX: &str = "pic_";

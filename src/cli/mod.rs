@@ -27,6 +27,7 @@ mod seed;
 mod serve;
 mod session;
 mod sessions;
+mod webhooks;
 
 use std::{
     io::{self, Write as _},
@@ -118,6 +119,9 @@ enum Command {
     /// List callers, show their use, set their plans and scopes, disable and delete them
     #[command(subcommand)]
     Callers(callers::Callers),
+    /// Send changes to URLs: create, list, disable and delete webhooks, show and repeat their deliveries
+    #[command(subcommand)]
+    Webhooks(webhooks::Webhooks),
     /// Show who changed what: the record of changes
     ///
     /// Changes are kept for changes.retention, 30 days by default. With --json, one line for each change, as in the responses
@@ -268,6 +272,7 @@ impl Cli {
             Command::Clients(command) => command.run(&config, json).await,
             Command::Sessions(command) => command.run(&config, json).await,
             Command::Callers(command) => command.run(&config, json).await,
+            Command::Webhooks(command) => command.run(&config, json).await,
             Command::Audit(command) => command.run(&config, json).await,
             Command::Import(command) => command.run(&config, json).await,
             Command::Export(command) => command.run(&config, json).await,

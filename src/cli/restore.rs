@@ -79,17 +79,24 @@ impl Restore {
         } = read_header(&mut entries).await?;
         let tables = tables_of(schema);
         let session = Session::open(config).await?;
-        let result = restore(config, &session, &tables, &mut entries, &bar).await;
+        let result = restore(config, &session, (schema, &tables), &mut entries, &bar).await;
         session.close().await?;
         bar.finish_and_clear();
-        let manifest = result?;
+        let (manifest, disabled) = result?;
         let (pets, images) = (manifest.rows["pets"], manifest.images);
         let is_embedded = config.database.url.is_none();
-        let note = if is_embedded && config.local_postgres.demo_keys != DemoKeys::Never {
+        let mut note = if is_embedded && config.local_postgres.demo_keys != DemoKeys::Never {
             format!("{NOTE}. {NOTE_OF_DEMO_KEYS}")
         } else {
             NOTE.to_owned()
         };
+        if disabled > 0 {
+            let disabled = format!(
+                ". {disabled} webhooks are disabled, since their receivers may follow the other store; to enable one: \
+                 pet-inventory webhooks enable"
+            );
+            note.push_str(&disabled);
+        }
         let text =
             format_args!("restored {pets} pets and {images} images, as of {created_at}\n{note}");
         let value = json!({"pets": pets, "images": images, "createdAt": created_at, "note": note});
@@ -125,10 +132,10 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
 async fn restore(
     config: &Config,
     session: &Session,
-    tables: &[(&'static str, &'static str)],
+    (schema, tables): (i64, &[(&'static str, &'static str)]),
     entries: &mut Entries<'_>,
     bar: &ProgressBar,
-) -> Result<Manifest, Error> {
+) -> Result<(Manifest, u64), Error> {
     let database = Database::new(session.options.clone(), &config.database);
     let blobs = BlobStore::new(config)?;
     blobs.refuse_root()?;
@@ -150,21 +157,29 @@ async fn restore(
     }
     let mut keys = Vec::new();
     let result = async {
-        let manifest = read(tables, entries, &mut restore, &blobs, &mut keys, bar).await?;
+        let manifest = read(
+            (schema, tables),
+            entries,
+            &mut restore,
+            &blobs,
+            &mut keys,
+            bar,
+        )
+        .await?;
         let name = async { Ok::<_, Error>(database.run(db::images::begin_sweep).await?.database) };
         blobs.mark(name).await?;
         // Another database may have marked the store meanwhile.
         check_owner(&database, &blobs).await?;
-        Ok(manifest)
+        Ok((manifest, restore.disable_webhooks().await?))
     };
-    let result: Result<Manifest, Error> = result.await;
+    let result: Result<(Manifest, u64), Error> = result.await;
     match result {
-        Ok(manifest) => {
+        Ok(restored) => {
             let committed = restore.commit().await;
             committed.map_err(|error| {
                 format!("failed to commit, so the database may be empty; then empty the image store too: {error}")
             })?;
-            Ok(manifest)
+            Ok(restored)
         }
         Err(error) => {
             blobs.delete(&keys).await.map_err(|failed| {
@@ -185,7 +200,7 @@ async fn check_owner(database: &Database, blobs: &BlobStore) -> Result<(), Error
 
 /// Adds the content of the archive to the database and the image store. Appends the keys of the images to `keys`.
 async fn read(
-    tables: &[(&'static str, &'static str)],
+    (schema, tables): (i64, &[(&'static str, &'static str)]),
     entries: &mut Entries<'_>,
     restore: &mut backups::Restore,
     blobs: &BlobStore,
@@ -218,7 +233,7 @@ async fn read(
             if !is_last
                 || found != manifest
                 || !restore.has_keys(keys).await?
-                || !restore.set_sequences(manifest.sequences).await?
+                || !restore.set_sequences(schema, manifest.sequences).await?
             {
                 return Err(OTHER_CONTENT.into());
             }

@@ -30,7 +30,7 @@ pub use self::files::FileError;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Changes, CorsOrigins, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres,
-    LogFormat, Operations, OtlpHeaders, Plans, Pooler, Sampler, Server, Telemetry, Users,
+    LogFormat, Operations, OtlpHeaders, Plans, Pooler, Sampler, Server, Telemetry, Users, Webhooks,
 };
 pub use self::settings::Setting;
 use self::variables::{ALIASES, LISTEN, PORT, PREFIX, is_ignored, variable};
@@ -91,6 +91,7 @@ pub struct Config {
     pub auth: Auth,
     pub users: Users,
     pub changes: Changes,
+    pub webhooks: Webhooks,
     pub telemetry: Telemetry,
     /// Settings that only the environment provides.
     #[serde(skip)]

@@ -207,6 +207,13 @@ pub struct Changes {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Webhooks {
+    pub max_deliveries: NonZeroUsize,
+    pub allow_private: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Users {
     pub sign_up: bool,
     #[serde(with = "humantime_serde")]

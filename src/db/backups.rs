@@ -19,7 +19,7 @@ use super::{deadline::with_timeout, error::Error};
 
 /// Tables of a backup, each after those that its rows refer to, with the columns in the order of an archive. An archive
 /// does not name them: a migration that adds a column keeps this list for the schemas before it.
-pub const TABLES: [(&str, &str); 14] = [
+pub const TABLES: [(&str, &str); 16] = [
     ("callers", "id, name, plan, scopes, created_at, disabled_at"),
     (
         "credentials",
@@ -58,6 +58,14 @@ pub const TABLES: [(&str, &str); 14] = [
     ("caller_usage", "caller_id, day, admitted, refused"),
     ("sample_pets", "number, pet_id"),
     ("sample_orders", "id"),
+    (
+        "webhooks",
+        "id, url, secret, kinds, created_at, position, enabled",
+    ),
+    (
+        "webhook_retries",
+        "webhook_id, position, kind, resource, attempts, next_at, last_error, created_at, parked_at",
+    ),
 ];
 
 /// Tables in which a migration adds a row.
@@ -70,6 +78,7 @@ pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
             "changes" | "new_changes" | "changes_clock" => 110,
             "caller_usage" => 114,
             "sample_pets" | "sample_orders" => 115,
+            "webhooks" | "webhook_retries" => 116,
             _ => 0,
         };
         since <= schema
@@ -105,14 +114,21 @@ pub const OMITTED_TABLES: [&str; 9] = [
 ];
 
 /// Sequences of a backup: those of the schema, except that of `new_changes`, whose rows get new numbers in their order.
-pub const SEQUENCES: [&str; 6] = [
+pub const SEQUENCES: [&str; 7] = [
     "callers_id_seq",
     "credentials_id_seq",
     "order_ids",
     "pet_ids",
     "pet_versions",
     "user_ids",
+    "webhooks_id_seq",
 ];
+
+/// Returns those of [`SEQUENCES`] that a schema has.
+fn sequences_of(schema: i64) -> impl Iterator<Item = &'static str> {
+    let sequences = SEQUENCES.into_iter();
+    sequences.filter(move |name| *name != "webhooks_id_seq" || schema >= 116)
+}
 
 /// Advance of the sequences of ids by a restore, so that no id is given again that a client got after the backup.
 const IDS_AFTER_BACKUP: i64 = 1 << 20;
@@ -293,9 +309,13 @@ impl Restore {
     }
 
     /// Sets the sequences, so that no id or version of the backup is given again, and none that was given after it. Returns
-    /// false if they are not [`SEQUENCES`], or not in range.
-    pub async fn set_sequences(&mut self, sequences: Sequences) -> Result<bool, Error> {
-        let is_complete = sequences.keys().eq(SEQUENCES);
+    /// false if they are not those of the schema, or not in range.
+    pub async fn set_sequences(
+        &mut self,
+        schema: i64,
+        sequences: Sequences,
+    ) -> Result<bool, Error> {
+        let is_complete = sequences.keys().eq(sequences_of(schema));
         let advanced = sequences.into_iter().map(|(name, value)| {
             let advance = match &*name {
                 "pet_versions" => VERSIONS_AFTER_BACKUP,
@@ -319,6 +339,14 @@ impl Restore {
         let query = query.bind(names).bind(values);
         query.execute(&mut self.connection).await?;
         Ok(true)
+    }
+
+    /// Disables all webhooks: their receivers may have got the changes from the database that was backed up, which may be in use.
+    /// Returns their number.
+    pub async fn disable_webhooks(&mut self) -> Result<u64, Error> {
+        let query = sqlx::query("update webhooks set enabled = false where enabled");
+        let disabled = query.execute(&mut self.connection).await?;
+        Ok(disabled.rows_affected())
     }
 
     /// Commits. After an error, it is unknown whether the rows are in the database.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use sqlx::{FromRow, types::Json};
+use sqlx::{AssertSqlSafe, FromRow, types::Json};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
@@ -49,7 +49,8 @@ macro_rules! publish {
                 coalesce(extract(epoch from clock_timestamp() - coalesce(
                     (select min(at) from numbered),
                     case when not exists (select from held) then (select min(at) from new_changes) end
-                )), 0)::float8 as lag"
+                )), 0)::float8 as lag,
+                exists (select from webhooks where enabled) as has_webhooks"
         )
     };
 }
@@ -62,6 +63,8 @@ pub struct Publication {
     pub published: u64,
     /// Age in seconds of the oldest change that it found, published or not.
     pub lag: f64,
+    /// True if any webhook is enabled.
+    pub has_webhooks: bool,
 }
 
 /// Publishes all changes that were committed before, unless another process is doing so.
@@ -84,6 +87,7 @@ async fn publish_by(
         let batch: Publication = with_timeout(query.fetch_one(&mut *connection)).await?;
         all.published += batch.published;
         all.lag = batch.lag.max(all.lag);
+        all.has_webhooks = batch.has_webhooks;
         if batch.published < MAX_BATCH {
             return Ok(all);
         }
@@ -98,21 +102,45 @@ pub async fn newest(connection: &mut Connection) -> Result<Position, Error> {
         .map(Position)
 }
 
+/// Columns of a change that is not part of a page.
+const CHANGE: &str = "position, at, kind, resource, action, version, owner, actor, request_id, data, null::bigint as last";
+
 /// Returns the first `limit` changes behind a position, of all kinds.
 pub async fn after(
     connection: &mut Connection,
     after: Position,
     limit: usize,
 ) -> Result<Vec<Change>, Error> {
-    let query = sqlx::query_as(
-        "select position, at, kind, resource, action, version, owner, actor, request_id, data, null::bigint as last
-         from changes where position > $1 and kind <> 'feed'
-         order by position limit $2",
-    );
-    let query = query
-        .bind(after.0)
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    between(connection, (after, Position(i64::MAX)), &[], limit).await
+}
+
+/// Returns the first `limit` changes behind a position and up to another, of these kinds, or of all if there are none.
+pub async fn between(
+    connection: &mut Connection,
+    (after, last): (Position, Position),
+    kinds: &[String],
+    limit: usize,
+) -> Result<Vec<Change>, Error> {
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "select {CHANGE} from changes
+         where position > $1 and position <= $2 and kind <> 'feed' and (kind = any ($3) or $3 = '{{}}')
+         order by position limit $4"
+    )))
+    .bind(after.0)
+    .bind(last.0)
+    .bind(kinds)
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX));
     let rows: Vec<PageRow> = with_timeout(query.fetch_all(connection)).await?;
+    Ok(rows.into_iter().filter_map(PageRow::change).collect())
+}
+
+/// Returns the changes at these positions that are still recorded, in no order.
+pub async fn at(connection: &mut Connection, positions: &[Position]) -> Result<Vec<Change>, Error> {
+    let positions: Vec<i64> = positions.iter().map(|position| position.0).collect();
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "select {CHANGE} from changes where position = any ($1)"
+    )));
+    let rows: Vec<PageRow> = with_timeout(query.bind(positions).fetch_all(connection)).await?;
     Ok(rows.into_iter().filter_map(PageRow::change).collect())
 }
 

@@ -13,7 +13,8 @@ use sqlx::{
 use crate::domain::{
     Invalid, Text,
     caller::{CallerId, CallerName, Scope, Scopes},
-    id::{CredentialId, OrderId, PetId},
+    change::Position,
+    id::{CredentialId, OrderId, PetId, WebhookId},
     image::{ImageId, ImageType},
     order::{self, Quantity, ShipDate},
     pet::{self, Label, Pet, PetDetails, PetName, PhotoUrl, Version},
@@ -201,6 +202,7 @@ decode! {
     ImageType, String, |name| name.parse();
     OrderId, i64, |id| Self::new(*id);
     PetId, i64, |id| Self::new(*id);
+    Position, i64, |position| Ok(Self(*position));
     Plan, String, |name| name.parse();
     Quantity, i32, |quantity| Self::new((*quantity).into());
     // Unknown scopes are ignored.
@@ -210,6 +212,7 @@ decode! {
     UserId, i64, |id| Ok(Self(*id));
     Username, String, |name| Ok(Self::from_stored(name.clone()));
     Version, i64, |version| Ok(Self(*version));
+    WebhookId, i64, |id| Self::new(*id);
     order::Status, String, |name| name.parse();
     pet::Status, String, |name| name.parse();
 }

@@ -22,6 +22,7 @@ pub mod credential_changes;
 pub mod credentials;
 mod database;
 pub mod deadline;
+pub mod deliveries;
 mod error;
 pub mod exports;
 mod health;
@@ -43,6 +44,7 @@ mod sequences;
 pub mod sessions;
 pub mod usage;
 pub mod users;
+pub mod webhooks;
 
 pub use self::{
     administration::Administration,

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -69,6 +69,45 @@ pub fn is_loopback(host: &str) -> bool {
         || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
+/// Returns true for a global unicast address, which is not of this machine, its network, or a metadata service (IANA's registries
+/// of special-purpose addresses). An IPv4 address that is embedded in an IPv6 one counts as itself.
+pub fn is_public(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => !SPECIAL_V4.iter().any(|&(special, prefix)| {
+            u32::from(v4) >> (32 - prefix) == u32::from(special) >> (32 - prefix)
+        }),
+        IpAddr::V6(v6) => match v6.segments() {
+            // NAT64 (RFC 6052 §2.1), with which a network without IPv4 resolves names.
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                is_public(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)).into())
+            }
+            // Protocol assignments with Teredo, documentation, and 6to4.
+            [0x2001, 0..0x200 | 0xdb8, ..] | [0x2002, ..] | [0x3fff, 0..0x1000, ..] => false,
+            [first, ..] => first & 0xe000 == 0x2000,
+        },
+    }
+}
+
+/// Networks of IPv4 that are not public: the address, and the length of its prefix.
+const SPECIAL_V4: [(Ipv4Addr, u32); 15] = [
+    (Ipv4Addr::UNSPECIFIED, 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+    // Multicast, and what is reserved, with the broadcast address.
+    (Ipv4Addr::new(224, 0, 0, 0), 4),
+    (Ipv4Addr::new(240, 0, 0, 0), 4),
+];
+
 /// Address that a limit counts: an IPv4 address, or the /64 network of an IPv6 address, since a household has a /64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressKey(IpAddr);
@@ -116,5 +155,87 @@ fn network(address: Ipv6Addr, prefix: u8) -> IpAddr {
 impl fmt::Display for AddressKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_machine_and_its_network_are_not_public() {
+        for address in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.255.255.255",
+            "100.64.0.1",
+            "100.127.255.255",
+            "127.0.0.1",
+            "127.255.255.255",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.8",
+            "192.0.2.1",
+            "192.88.99.1",
+            "192.168.0.1",
+            "198.18.0.1",
+            "198.19.255.255",
+            "198.51.100.1",
+            "203.0.113.1",
+            "224.0.0.1",
+            "239.255.255.255",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::127.0.0.1",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b:1::1",
+            "100::1",
+            "2001::1",
+            "2001:1ff::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "3fff::1",
+            "5f00::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+        ] {
+            assert!(
+                !is_public(address.parse().expect("an address")),
+                "{address}"
+            );
+        }
+        for address in [
+            "1.1.1.1",
+            "9.255.255.255",
+            "11.0.0.0",
+            "100.63.255.255",
+            "100.128.0.0",
+            "126.255.255.255",
+            "128.0.0.0",
+            "169.253.255.255",
+            "172.15.255.255",
+            "172.32.0.0",
+            "192.0.1.0",
+            "198.17.255.255",
+            "198.20.0.0",
+            "223.255.255.255",
+            "::ffff:1.1.1.1",
+            "64:ff9b::1.1.1.1",
+            "2001:200::1",
+            "2001:4860:4860::8888",
+            "2606:4700::1111",
+            "3fff:1000::1",
+        ] {
+            assert!(is_public(address.parse().expect("an address")), "{address}");
+        }
     }
 }

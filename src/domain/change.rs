@@ -1,6 +1,6 @@
 //! Changes of resources, as the record of changes has them.
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -14,6 +14,12 @@ use super::{
 /// Place of a change in the record: an integer below 2^53, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Position(pub i64);
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl FromStr for Position {
     type Err = Invalid;
@@ -98,13 +104,15 @@ pub enum Kind {
     Client,
     /// Session of a user, if another caller ended it.
     Session,
+    /// Webhook.
+    Webhook,
     /// Pets that were imported together.
     Import,
 }
 
 impl_names!(
     Kind,
-    "must be pet, image, order, user, caller, key, client, session or import",
+    "must be pet, image, order, user, caller, key, client, session, webhook or import",
     Pet = "pet",
     Image = "image",
     Order = "order",
@@ -113,6 +121,7 @@ impl_names!(
     Key = "key",
     Client = "client",
     Session = "session",
+    Webhook = "webhook",
     Import = "import",
 );
 

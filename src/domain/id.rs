@@ -76,4 +76,6 @@ identifiers! {
     OrderId
     /// Identifier of an API key, an OAuth client or a session.
     CredentialId
+    /// Identifier of a webhook.
+    WebhookId
 }

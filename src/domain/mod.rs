@@ -69,6 +69,7 @@ pub mod order;
 pub mod pet;
 pub mod plan;
 pub mod user;
+pub mod webhook;
 
 use std::borrow::Cow;
 

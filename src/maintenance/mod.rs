@@ -14,7 +14,7 @@ use tokio::{task::JoinSet, time::sleep};
 use crate::{
     auth::Authenticator,
     blob_store::{BlobStore, OrphanedBlobs},
-    db::{self, Connection, Database},
+    db::{self, Database},
     feed::Feed,
     limits::{
         failed_authentication::FailedAuthenticationLimit, logins::Logins, requests::RateLimits,
@@ -150,8 +150,16 @@ async fn write_key_uses(authenticator: Authenticator) {
     }
 }
 
-/// Deletes idempotency keys after a day, expired access tokens and sessions, limit usage of past days, and old
-/// changes.
+async fn purge_changes(database: &Database, retention: Duration) -> Result<u64, db::Error> {
+    let purged = database
+        .run(async |connection| db::changes::purge_expired(connection, retention).await)
+        .await?;
+    metrics::counter!("changes_purged_total").increment(purged);
+    Ok(purged)
+}
+
+/// Deletes idempotency keys after a day, expired access tokens and sessions, limit usage of past days, old
+/// changes, and deliveries that were given up long ago.
 async fn purge_expired_rows(database: Database, change_retention: Duration) {
     loop {
         sleep(Duration::from_mins(1)).await;
@@ -162,12 +170,14 @@ async fn purge_expired_rows(database: Database, change_retention: Duration) {
             while database.run(db::sessions::purge_expired).await? > 0 {}
             while database.run(db::limits::purge_expired).await? > 0 {}
             while database.run(db::usage::purge_expired).await? > 0 {}
-            let purge_changes = async |connection: &mut Connection| {
-                let purged = db::changes::purge_expired(connection, change_retention).await?;
-                metrics::counter!("changes_purged_total").increment(purged);
-                Ok::<_, db::Error>(purged)
-            };
-            while database.run(purge_changes).await? > 0 {}
+            while purge_changes(&database, change_retention).await? > 0 {}
+            while database
+                .run(async |connection| {
+                    db::deliveries::purge_expired(connection, change_retention).await
+                })
+                .await?
+                > 0
+            {}
             Ok::<_, db::Error>(())
         };
         if let Err(error) = purged.await {

@@ -117,6 +117,13 @@ pub const METRICS: &[Described] = &[
     metric(Gauge, "changes_streams_max", &[], "Maximum number of open streams of changes (changes.max_streams)."),
     metric(Counter, "changes_streams_lagged_total", &[], "Streams of changes ended because they were read too slowly."),
 
+    metric(Counter, "webhooks_deliveries_total", &[("webhook", &[]), ("result", &["delivered", "failed", "parked"])],
+        "Deliveries to webhooks: made, failed and repeated later, and given up."),
+    metric(Gauge, "webhooks_lag_seconds", &[("webhook", &[])],
+        "Age of the oldest change that an enabled webhook has not passed, as of the last 10 s."),
+    metric(Gauge, "webhooks_waiting", &[("webhook", &[])], "Deliveries to a webhook that wait for another attempt."),
+    metric(Gauge, "webhooks_parked", &[("webhook", &[])], "Deliveries to a webhook that were given up."),
+
     metric(Gauge, "images_uploads_in_flight", &[], "Uploads in progress."),
     metric(Gauge, "images_uploads_in_flight_max", &[], "Maximum number of uploads in progress (images.max_uploads)."),
     metric(Counter, "images_uploaded_total", &[], "Stored images."),

@@ -176,7 +176,9 @@ impl Resources {
             .replace("{callerId}", &self.other.caller.0.to_string())
             .replace("{keyId}", &self.key.to_string())
             .replace("{clientId}", &self.key.to_string())
-            .replace("{sessionId}", &self.key.to_string());
+            .replace("{sessionId}", &self.key.to_string())
+            .replace("{webhookId}", "999999")
+            .replace("{position}", "7");
         let fresh = format!("fresh{number}");
         let (query, body) = match operation {
             "findPetsByStatus" => ("?status=sold", None),
@@ -187,7 +189,10 @@ impl Resources {
             "patchPet" | "patchOrder" | "updateUser" => ("", Some(json!({}))),
             "placeOrder" => ("", Some(json!({"petId": number + 1}))),
             "createCaller" => ("", Some(json!({"name": fresh, "plan": "free"}))),
-            "patchCaller" | "createKey" | "rotateKey" | "createClient" => ("", Some(json!({}))),
+            "createWebhook" => ("", Some(json!({"url": "https://example.com/"}))),
+            "patchWebhook" | "patchCaller" | "createKey" | "rotateKey" | "createClient" => {
+                ("", Some(json!({})))
+            }
             "createUser" => ("", Some(json!({ "username": fresh }))),
             "createUsersWithListInput" => ("", Some(json!([{ "username": fresh }]))),
             "loginUser" | "createSession" => ("?username=nobody&password=wrong", None),

@@ -291,6 +291,8 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, Call)> {
                 .replace("{keyId}", "7777")
                 .replace("{clientId}", "7777")
                 .replace("{sessionId}", "7777")
+                .replace("{webhookId}", "7777")
+                .replace("{position}", "7")
                 .replace("{imageId}", &"0".repeat(32));
             let query = if path.starts_with("/pet") {
                 "status=sold&tags=a&name=a"
@@ -302,8 +304,7 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, Call)> {
             let is_json = |media_type| content.get(media_type).is_some();
             if is_json("application/json") || is_json("application/merge-patch+json") {
                 let list = path.ends_with("List");
-                let body =
-                    json!({"id": 7, "name": "a", "petId": 8, "username": "a", "plan": "free"});
+                let body = json!({"id": 7, "name": "a", "petId": 8, "username": "a", "plan": "free", "url": "https://a.example/"});
                 request = request.json(&if list { json!([body]) } else { body });
             }
             operations.push((format!("{method} {path}"), needed, request));

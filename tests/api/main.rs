@@ -56,4 +56,5 @@ mod sockets;
 mod stalls;
 mod traces;
 mod users;
+mod webhooks;
 mod wire;

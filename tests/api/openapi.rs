@@ -332,6 +332,7 @@ async fn responses_of_every_operation_are_documented() {
         store_requests(&app, &powerless),
         user_requests(&app, &powerless),
         admin_requests(&app, &powerless),
+        webhook_requests(&app),
     ];
     let mut seen = BTreeSet::new();
     for (path, request, status) in cases.into_iter().flatten() {
@@ -631,6 +632,54 @@ fn admin_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
         ),
         (key, app.delete("/admin/keys/999999"), 404),
         (key, app.delete("/admin/keys/2"), 200),
+    ]
+}
+
+fn webhook_requests(app: &TestApp) -> Vec<Case> {
+    let webhook = "/admin/webhooks/{webhookId}";
+    vec![
+        (
+            "/admin/webhooks",
+            app.post(
+                "/admin/webhooks",
+                &json!({"url": "https://example.com/", "kinds": ["pet"]}),
+            ),
+            201,
+        ),
+        (
+            "/admin/webhooks",
+            app.post("/admin/webhooks", &json!({"url": "x"})),
+            400,
+        ),
+        ("/admin/webhooks", app.get("/admin/webhooks?limit=1"), 200),
+        (webhook, app.get("/admin/webhooks/1"), 200),
+        (webhook, app.get("/admin/webhooks/999999"), 404),
+        (
+            "/admin/webhooks/{webhookId}/test",
+            app.request(Method::POST, "/admin/webhooks/1/test"),
+            202,
+        ),
+        (
+            webhook,
+            app.patch("/admin/webhooks/1", &json!({"enabled": false})),
+            200,
+        ),
+        (
+            "/admin/webhooks/{webhookId}/test",
+            app.request(Method::POST, "/admin/webhooks/1/test"),
+            409,
+        ),
+        (
+            "/admin/webhooks/{webhookId}/deliveries",
+            app.get("/admin/webhooks/1/deliveries"),
+            200,
+        ),
+        (
+            "/admin/webhooks/{webhookId}/deliveries/{position}/retry",
+            app.request(Method::POST, "/admin/webhooks/1/deliveries/7/retry"),
+            404,
+        ),
+        (webhook, app.delete("/admin/webhooks/1"), 200),
     ]
 }
 
@@ -1039,10 +1088,12 @@ fn document_links_name_existing_operations_and_parameters() {
         "createKey",
         "createUser",
         "createUsersWithListInput",
+        "createWebhook",
         "findPetsByStatus",
         "findPetsByTags",
         "getPetById",
         "listCallers",
+        "listDeliveries",
         "listImages",
         "listOrders",
         "listPets",

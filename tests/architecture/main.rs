@@ -21,7 +21,13 @@ const LAYERS: &[&[&str]] = &[
     &["lib"],
     &["cli"],
     &["app"],
-    &["server", "telemetry", "embedded_postgres", "maintenance"],
+    &[
+        "server",
+        "telemetry",
+        "embedded_postgres",
+        "maintenance",
+        "webhooks",
+    ],
     &["api"],
     &["auth", "limits", "images", "feed", "sample_store"],
     &["db", "blob_store"],
@@ -36,7 +42,7 @@ const RESOURCES: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
     &["state", "error", "body", "extract", "openapi", "conditional", "credentials", "fields", "idempotency",
-      "operations", "paging", "problem", "request_context", "request_id", "response", "scopes", "usage"];
+      "kinds", "operations", "paging", "problem", "request_context", "request_id", "response", "scopes", "usage"];
 
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =
@@ -50,7 +56,7 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["axum", "tower_http", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
     (&["hyper", "hyper_util", "listenfd", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
-    (&["reqwest"], &["http_client", "auth", "blob_store", "telemetry"]),
+    (&["reqwest"], &["http_client", "auth", "blob_store", "telemetry", "webhooks"]),
     (&["opentelemetry", "opentelemetry_http", "tracing_opentelemetry"], &["trace_context", "telemetry"]),
     (&["opentelemetry_sdk", "opentelemetry_otlp"], &["telemetry"]),
     (&["rustls"], &["http_client"]),

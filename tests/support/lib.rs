@@ -16,6 +16,7 @@ pub mod mock_http;
 pub mod postgres;
 pub mod process;
 pub mod raw;
+pub mod receiver;
 pub mod response;
 pub mod signer;
 
@@ -56,6 +57,7 @@ pub use self::{
     postgres::TestDatabase,
     process::{Home, Output, Service},
     raw::RawConnection,
+    receiver::Receiver,
     response::{RequestExt, Response},
 };
 

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::Service;
+use crate::{Service, eventually};
 
 impl Service {
     /// Sends requests of every kind that has a metric. Each call needs a new `round` and a new `image`, which must be
@@ -41,6 +41,13 @@ impl Service {
         let image = image["imageId"].as_str().expect("an id");
         let small = request(Method::GET, &format!("{path}/images/{image}?width=300"));
         small.is(200).await;
+        let webhook = json!({"url": "https://localhost/"});
+        let webhook = request(Method::POST, "/admin/webhooks").json(&webhook);
+        let webhook = format!("/admin/webhooks/{}", webhook.is(201).await.id());
+        let test = request(Method::POST, &format!("{webhook}/test"));
+        test.is(202).await;
+        eventually(async || request(Method::GET, &webhook).is(200).await.json()["parked"] == 1)
+            .await;
         // The free plan has limits, so that this request needs a lease.
         self.request(Method::GET, &path, "free-key").is(200).await;
         self.request(Method::GET, &path, "wrong").is(401).await;

@@ -1,4 +1,4 @@
-//! `/admin`: callers, their keys and clients, login sessions, and the sample store, for callers with the scope `admin`.
+//! `/admin`: callers, their keys and clients, login sessions, webhooks, and the sample store, for callers with the scope `admin`.
 //!
 //! Invariants:
 //! - Changes are made by the functions that the commands call, and are recorded in the same transaction.
@@ -8,6 +8,7 @@
 mod callers;
 mod credentials;
 mod sample_store;
+mod webhooks;
 
 use utoipa_axum::routes;
 
@@ -29,5 +30,11 @@ pub fn router() -> Operations {
         .routes(routes!(credentials::revoke_client))
         .routes_with(Facts::LIST, routes!(credentials::list_sessions))
         .routes(routes!(credentials::revoke_session))
+        .routes_with(Facts::LIST, routes!(webhooks::list))
+        .routes_with(Facts::SECRET, routes!(webhooks::create))
+        .routes(routes!(webhooks::get, webhooks::patch, webhooks::delete))
+        .routes_with(Facts::LIST, routes!(webhooks::deliveries))
+        .routes(routes!(webhooks::retry))
+        .routes(routes!(webhooks::test))
         .routes(routes!(sample_store::add))
 }

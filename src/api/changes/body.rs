@@ -42,7 +42,7 @@ pub struct ChangeBody {
     /// Time of the change.
     #[schema(format = DateTime, max_length = 64)]
     at: String,
-    /// Kind of the resource: `pet`, `image`, `order`, `user`, `caller`, `key`, `client`, `session` or `import`. There may be
+    /// Kind of the resource: `pet`, `image`, `order`, `user`, `caller`, `key`, `client`, `session`, `webhook` or `import`. There may be
     /// further ones.
     #[schema(max_length = 16, pattern = "^[a-z]+$")]
     kind: String,
@@ -86,20 +86,4 @@ impl From<Change> for ChangeBody {
             data: change.data,
         }
     }
-}
-
-/// Kind of a resource.
-#[derive(ToSchema)]
-#[schema(as = ChangeKind, rename_all = "lowercase", example = "pet")]
-#[expect(dead_code, reason = "describes what is read as text")]
-pub enum KindBody {
-    Pet,
-    Image,
-    Order,
-    User,
-    Caller,
-    Key,
-    Client,
-    Session,
-    Import,
 }

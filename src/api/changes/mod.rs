@@ -16,14 +16,12 @@ use axum::{
 use utoipa_axum::routes;
 
 pub use self::body::ChangeBody;
-use self::{
-    body::{KindBody, PageBody},
-    wanted::Wanted,
-};
+use self::{body::PageBody, wanted::Wanted};
 use super::{
     error::Error,
     extract::Query,
     fields::Violations,
+    kinds::KindBody,
     operations::{Facts, Operations},
     paging::{parse_distinct, parse_limit},
     request_context::{CurrentCaller, RequestContext},

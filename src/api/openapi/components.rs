@@ -55,6 +55,8 @@ const PARAMETERS: &[(ParameterIn, &str, &str)] = &[
     (ParameterIn::Path, "keyId", "Identifier of the key."),
     (ParameterIn::Path, "clientId", "Identifier of the client."),
     (ParameterIn::Path, "sessionId", "Identifier of the session."),
+    (ParameterIn::Path, "webhookId", "Identifier of the webhook."),
+    (ParameterIn::Path, "position", "Position of the delivery."),
     (ParameterIn::Query, "limit", "Maximum number of matches in the response."),
     (ParameterIn::Query, "cursor", "Position of the page, from `Link` of the previous page."),
     (ParameterIn::Header, "Idempotency-Key", "1–255 characters chosen by the client, bare or in double quotes. The \
@@ -98,6 +100,8 @@ pub const ERRORS: &[SharedError] = &[
         description: "There is no valid client with this identifier." },
     SharedError { status: "404", name: "NoSuchSession", causes: &["sessionId"],
         description: "There is no valid session with this identifier." },
+    SharedError { status: "404", name: "NoSuchWebhook", causes: &["webhookId"],
+        description: "There is no such webhook or delivery." },
     SharedError { status: "408", name: "BodyTimeout", causes: &["body"],
         description: "The body did not arrive in time." },
     SharedError { status: "412", name: "PreconditionFailed", causes: &["If-Match"],
@@ -146,7 +150,7 @@ pub fn add(components: &mut Components) {
             // Swagger UI sends it unless the user changes it.
             .example(match *name {
                 "petId" | "orderId" | "username" | "imageId" | "callerId" | "keyId"
-                | "clientId" | "sessionId" | "limit" => example(name),
+                | "clientId" | "sessionId" | "webhookId" | "position" | "limit" => example(name),
                 _ => None,
             });
         let parameter = parameter.build().into();
@@ -214,7 +218,10 @@ pub fn schema(name: &str) -> RefOr<Schema> {
         "imageId" => text("^[0-9a-f]{32}$", 32).min_length(Some(32)),
         "limit" => number(1, 1_000).format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32))),
         "orderId" => number(1, OrderId::MAX),
-        "petId" | "callerId" | "keyId" | "clientId" | "sessionId" => number(1, PetId::MAX),
+        "petId" | "callerId" | "keyId" | "clientId" | "sessionId" | "webhookId" => {
+            number(1, PetId::MAX)
+        }
+        "position" => number(0, PetId::MAX),
         "username" => text(r"^[^\x00-\x1f\x7f]+$", 64).min_length(Some(1)),
         // Values of this service: challenges, media types, cache directives.
         _ => text("^[ -~]+$", 512),
@@ -248,7 +255,8 @@ pub fn example(name: &str) -> Option<Value> {
         "limit" => 20.into(),
         "name" => "Rex".into(),
         "orderId" | "petId" => 1.into(),
-        "callerId" | "keyId" | "clientId" | "sessionId" => 7.into(),
+        "callerId" | "keyId" | "clientId" | "sessionId" | "webhookId" => 7.into(),
+        "position" => 1_769_860_800_000_000_i64.into(),
         "password" => "correct horse battery staple".into(),
         "username" => "ada".into(),
         "width" => 256.into(),

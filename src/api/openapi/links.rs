@@ -21,6 +21,8 @@ createCaller 201 callerId=$response.body#/id: getCaller patchCaller deleteCaller
 createKey 201 keyId=$response.body#/id: rotateKey revokeKey
 rotateKey 201 keyId=$response.body#/id: revokeKey
 createClient 201 clientId=$response.body#/id: revokeClient
+createWebhook 201 webhookId=$response.body#/id: getWebhook patchWebhook deleteWebhook listDeliveries testWebhook
+listDeliveries 200 webhookId=$request.path.webhookId position=$response.body#/0/position: retryDelivery
 listSessions 200 sessionId=$response.body#/0/id: revokeSession
 createUser 201 username=$response.body#/username: getUserByName updateUser deleteUser
 createUser 201 username=$request.body#/username password=$request.body#/password: loginUser

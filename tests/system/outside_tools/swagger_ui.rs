@@ -176,6 +176,18 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
             let session = sessions.last().expect("a session").to_string();
             vec![("[data-param-name=sessionId] input", session)]
         }
+        "getWebhook" | "patchWebhook" | "deleteWebhook" | "listDeliveries" | "testWebhook"
+        | "retryDelivery" => {
+            let webhook = json!({"url": "https://localhost/"});
+            let webhook = app.post("/admin/webhooks", &webhook).is(201).await.id();
+            let mut fields = vec![("[data-param-name=webhookId] input", webhook.to_string())];
+            if operation == "retryDelivery" {
+                let test = app.request(Method::POST, &format!("/admin/webhooks/{webhook}/test"));
+                let position = test.is(202).await.json()["position"].to_string();
+                fields.push(("[data-param-name=position] input", position));
+            }
+            fields
+        }
         "issueToken" => {
             let scope = ("[data-property-name=scope] input", "read:pets".to_owned());
             [credentials(), vec![scope]].concat()

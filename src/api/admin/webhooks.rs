@@ -1,0 +1,476 @@
+//! `/admin/webhooks`: lists, creates, changes, tests and deletes webhooks, and repeats their deliveries.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    api::{
+        error::Error,
+        extract::{Json, MergePatch, Path, PathPair, Query},
+        fields::{Array, Field, FieldType, Member, Violations, present},
+        idempotency::Idempotency,
+        kinds::{KindBody, MAX_KINDS, read_kinds},
+        operations::BASE,
+        paging::{Find, Lists, Page, Window},
+        response::{self, ApiResponse, time},
+        state::{AppState, Links},
+    },
+    auth::secret::generate_webhook_secret,
+    db::{self, Database, deliveries::DeliveryRecord, webhooks::WebhookRecord},
+    domain::{
+        change::{Initiator, Position},
+        id::WebhookId,
+        webhook::{MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookSecret, WebhookUrl},
+    },
+};
+
+/// Webhook: a URL that is told of changes.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Webhook, example = json!({
+    "id": 3,
+    "url": "https://example.com/pets",
+    "kinds": ["pet", "order"],
+    "enabled": true,
+    "createdAt": "2026-01-31T12:00:00Z",
+    "waiting": 0,
+    "parked": 0,
+    "lagSeconds": 0.2
+}))]
+pub(super) struct WebhookBody {
+    /// Identifier.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// URL.
+    #[schema(format = "uri", max_length = 2_048)]
+    url: String,
+    /// Kinds of changes that it gets; all if empty.
+    #[schema(value_type = Vec<KindBody>, max_items = 16)]
+    kinds: Vec<String>,
+    /// False if nothing is delivered.
+    enabled: bool,
+    /// Time of creation, in UTC.
+    #[schema(format = "date-time", max_length = 64)]
+    created_at: String,
+    /// Number of deliveries that wait for another attempt, or behind one of the same resource.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    waiting: i64,
+    /// Number of deliveries that were given up.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    parked: i64,
+    /// Age of the oldest change that was not sent yet.
+    #[schema(minimum = 0)]
+    lag_seconds: f64,
+    /// Key of the signatures, in the form of Standard Webhooks. Only in the response to its creation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 64, pattern = "^whsec_[A-Za-z0-9+/=]+$")]
+    secret: Option<String>,
+}
+
+impl From<WebhookRecord> for WebhookBody {
+    fn from(webhook: WebhookRecord) -> Self {
+        Self {
+            id: webhook.id.get(),
+            url: webhook.url,
+            kinds: webhook.kinds,
+            enabled: webhook.is_enabled,
+            created_at: time(webhook.created_at),
+            waiting: webhook.waiting,
+            parked: webhook.parked,
+            lag_seconds: webhook.lag,
+            secret: None,
+        }
+    }
+}
+
+/// Webhook to create. Unknown fields are ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = WebhookInput, example = json!({"url": "https://example.com/pets", "kinds": ["pet", "order"]}))]
+pub(super) struct NewWebhookBody {
+    /// URL: `https`, without user, password and fragment.
+    #[schema(value_type = String, required = true, format = "uri", min_length = 1, max_length = 2_048)]
+    url: Field<String>,
+    /// Kinds of changes that it gets; all if absent or empty.
+    #[schema(value_type = Vec<KindBody>, required = false, nullable, max_items = 16)]
+    kinds: Field<Array<String, MAX_KINDS>>,
+}
+
+impl FieldType for NewWebhookBody {}
+
+/// Changes to a webhook, as a JSON Merge Patch: no field can be removed. Other fields are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = WebhookPatch, example = json!({"enabled": false}))]
+pub(super) struct WebhookPatchBody {
+    /// URL.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = String, required = false, format = "uri", min_length = 1, max_length = 2_048)]
+    url: Member<String>,
+    /// Kinds of changes that it gets; all if empty.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Vec<KindBody>, required = false, max_items = 16)]
+    kinds: Member<Array<String, MAX_KINDS>>,
+    /// False to deliver nothing, true to go on with the changes that follow those that were delivered.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = bool, required = false)]
+    enabled: Member<bool>,
+}
+
+impl FieldType for WebhookPatchBody {}
+
+impl WebhookPatchBody {
+    /// Checks the changes.
+    fn into_change(self, allow_private: bool) -> Result<WebhookChange, Error> {
+        let mut violations = Violations::default();
+        let url = self.url.and_then(|url| {
+            violations.required("url", url, |url| WebhookUrl::new(&url, allow_private))
+        });
+        let kinds = self.kinds.map(|kinds| {
+            if matches!(kinds, Field::Absent) {
+                violations.add("kinds", "is required");
+            }
+            read_kinds(&mut violations, kinds)
+        });
+        let is_enabled = self
+            .enabled
+            .and_then(|enabled| violations.required("enabled", enabled, Ok));
+        violations.finish(Some(WebhookChange {
+            url,
+            kinds,
+            is_enabled,
+        }))
+    }
+}
+
+/// Delivery that has failed, waits behind one that has, or was given up.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Delivery, example = json!({
+    "position": 1_769_860_800_000_000_i64,
+    "type": "pet.changed",
+    "resource": "7",
+    "attempts": 3,
+    "createdAt": "2026-01-31T12:00:00Z",
+    "nextAt": "2026-01-31T12:00:08Z",
+    "lastError": "the response has status 503 Service Unavailable"
+}))]
+pub(super) struct DeliveryBody {
+    /// Position of the change.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    position: i64,
+    /// Type of the message: the kind of the resource and what was done, or `test`.
+    #[serde(rename = "type")]
+    #[schema(max_length = 32, pattern = "^[a-z.]+$")]
+    kind: String,
+    /// Identifier of the resource.
+    #[schema(max_length = 64, pattern = r"^[^\x00]*$")]
+    resource: String,
+    /// Number of failed attempts.
+    #[schema(minimum = 0)]
+    attempts: i32,
+    /// Time of the first attempt, in UTC.
+    #[schema(format = "date-time", max_length = 64)]
+    created_at: String,
+    /// Time of the next attempt; absent if it was given up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "date-time", max_length = 64)]
+    next_at: Option<String>,
+    /// Time at which it was given up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "date-time", max_length = 64)]
+    parked_at: Option<String>,
+    /// Reason of the last failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 512, pattern = r"^[^\x00]*$")]
+    last_error: Option<String>,
+}
+
+impl From<&DeliveryRecord> for DeliveryBody {
+    fn from(delivery: &DeliveryRecord) -> Self {
+        let is_parked = delivery.parked_at.is_some();
+        Self {
+            position: delivery.position.0,
+            kind: delivery.message_type(),
+            resource: delivery.resource.clone(),
+            attempts: delivery.attempts,
+            created_at: time(delivery.created_at),
+            next_at: (!is_parked).then(|| time(delivery.next_at)),
+            parked_at: delivery.parked_at.map(time),
+            last_error: delivery.last_error.clone(),
+        }
+    }
+}
+
+struct Webhooks;
+
+impl Find for Webhooks {
+    type Item = WebhookRecord;
+    type Id = WebhookId;
+
+    async fn page(
+        &self,
+        database: &Database,
+        after: Option<WebhookId>,
+        limit: usize,
+        _max_bytes: usize,
+    ) -> Result<Page<Self>, db::Error> {
+        let page =
+            database.run(async |connection| db::webhooks::list(connection, after, limit).await);
+        page.await.map(Page::from)
+    }
+
+    fn id(webhook: &WebhookRecord) -> WebhookId {
+        webhook.id
+    }
+
+    fn write(webhook: &WebhookRecord, json: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(json, &WebhookBody::from(webhook.clone()))
+    }
+}
+
+/// Deliveries of a webhook.
+struct Deliveries(WebhookId);
+
+impl Find for Deliveries {
+    type Item = DeliveryRecord;
+    type Id = Position;
+
+    async fn page(
+        &self,
+        database: &Database,
+        after: Option<Position>,
+        limit: usize,
+        _max_bytes: usize,
+    ) -> Result<Page<Self>, db::Error> {
+        let page = database
+            .run(async |connection| db::deliveries::list(connection, self.0, after, limit).await);
+        page.await.map(Page::from)
+    }
+
+    fn id(delivery: &DeliveryRecord) -> Position {
+        delivery.position
+    }
+
+    fn write(delivery: &DeliveryRecord, json: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(json, &DeliveryBody::from(delivery))
+    }
+}
+
+/// List webhooks
+///
+/// Returns the webhooks in the order of their identifiers, without their secrets: all of them or, with `limit`, one page. While
+/// more remain, `Link` has the URL of the next page.
+#[utoipa::path(
+    get, path = "/admin/webhooks", operation_id = "listWebhooks", tag = "admin", security(("bearer" = ["admin"])),
+    params(("limit", Query), ("cursor", Query)),
+    responses((status = 200, description = "The webhooks; `[]` if there are none.", body = Vec<WebhookBody>, headers(("Link")))),
+)]
+pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
+    let window = Window::read(Violations::default(), &query)?;
+    let next = ("/admin/webhooks", &[][..]);
+    lists.respond(next, &query, window, Webhooks).await
+}
+
+/// Create a webhook
+///
+/// It gets the changes that are made from now on, each as a POST request that is signed as Standard Webhooks has it
+/// (<https://www.standardwebhooks.com>), at least once, and in order for each resource. A delivery succeeds with a response of
+/// status 2xx within 10 s. Otherwise it is repeated with growing delay for a day, then given up. The secret is shown this once,
+/// and the response is not stored.
+#[utoipa::path(
+    post, path = "/admin/webhooks", operation_id = "createWebhook", tag = "admin", security(("bearer" = ["admin"])),
+    request_body(content = NewWebhookBody, description = "The webhook to create."),
+    responses(
+        (status = 201, description = "The created webhook.", body = WebhookBody, headers(("Location"))),
+        (status = 409, description = "There are 100 webhooks."),
+    ),
+)]
+pub(super) async fn create(
+    State(state): State<AppState>,
+    State(links): State<Links>,
+    initiator: Initiator,
+    Json(body): Json<NewWebhookBody>,
+) -> Result<Response, Error> {
+    let mut violations = Violations::default();
+    let url = violations.required("url", body.url, |url| {
+        WebhookUrl::new(&url, state.allow_private_webhooks)
+    });
+    let kinds = read_kinds(&mut violations, body.kinds);
+    let secret: WebhookSecret = generate_webhook_secret().map_err(Error::internal)?;
+    let new = violations.finish(url.map(|url| NewWebhook { url, secret, kinds }))?;
+    // The webhook begins behind the changes before it.
+    state.database.run(db::changes::publish_all).await?;
+    let webhook = state.database.transact(async |transaction| {
+        let id = db::webhooks::insert(transaction, &new, &initiator).await?;
+        let id = id.ok_or_else(|| Error::Conflict(format!("there are {MAX_WEBHOOKS} webhooks")))?;
+        find(transaction, id).await
+    });
+    let body = WebhookBody {
+        secret: Some(new.secret.expose()),
+        ..webhook.await?.into()
+    };
+    let location = links.url(&format!("{BASE}/admin/webhooks/{}", body.id));
+    response::created(location, &body)
+}
+
+/// Get a webhook
+///
+/// Without its secret.
+#[utoipa::path(
+    get, path = "/admin/webhooks/{webhookId}", operation_id = "getWebhook", tag = "admin", security(("bearer" = ["admin"])),
+    responses((status = 200, description = "The webhook.", body = WebhookBody)),
+)]
+pub(super) async fn get(
+    State(database): State<Database>,
+    Path(id): Path<WebhookId>,
+) -> Result<Response, Error> {
+    let webhook = database
+        .run(async |connection| find(connection, id).await)
+        .await?;
+    response::json(StatusCode::OK, &WebhookBody::from(webhook))
+}
+
+/// Change a webhook
+///
+/// JSON Merge Patch (RFC 7396) of `url`, `kinds` and `enabled`. A request that is being sent is not stopped.
+#[utoipa::path(
+    patch, path = "/admin/webhooks/{webhookId}", operation_id = "patchWebhook", tag = "admin",
+    security(("bearer" = ["admin"])),
+    request_body(
+        content = WebhookPatchBody, content_type = "application/merge-patch+json",
+        description = "Fields of the webhook to change. The media type may also be `application/json`."),
+    responses((status = 200, description = "The changed webhook.", body = WebhookBody)),
+)]
+pub(super) async fn patch(
+    State(state): State<AppState>,
+    Path(id): Path<WebhookId>,
+    initiator: Initiator,
+    MergePatch(body): MergePatch<WebhookPatchBody>,
+) -> Result<Response, Error> {
+    let change = body.into_change(state.allow_private_webhooks)?;
+    let webhook = state.database.transact(async |transaction| {
+        db::webhooks::change(transaction, id, &change, &initiator).await?;
+        find(transaction, id).await
+    });
+    response::json(StatusCode::OK, &WebhookBody::from(webhook.await?))
+}
+
+/// Delete a webhook
+///
+/// Deletes its deliveries too.
+#[utoipa::path(
+    delete, path = "/admin/webhooks/{webhookId}", operation_id = "deleteWebhook", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses((status = 200, description = "Deleted.", body = ApiResponse)),
+)]
+pub(super) async fn delete(
+    State(database): State<Database>,
+    Path(id): Path<WebhookId>,
+    initiator: Initiator,
+) -> Result<Response, Error> {
+    let deleted = database.transact(async |transaction| {
+        let deleted = db::webhooks::delete(transaction, id, &initiator).await?;
+        deleted.ok_or_else(|| no_such_webhook(id))
+    });
+    deleted.await?;
+    ApiResponse::deleted(&id)
+}
+
+/// List the deliveries of a webhook
+///
+/// Returns those that have failed, wait behind one of the same resource that has, or were given up, in the order of their
+/// positions: all of them or, with `limit`, one page. Those that succeed are not kept.
+#[utoipa::path(
+    get, path = "/admin/webhooks/{webhookId}/deliveries", operation_id = "listDeliveries", tag = "admin",
+    security(("bearer" = ["admin"])),
+    params(("limit", Query), ("cursor", Query)),
+    responses((status = 200, description = "The deliveries; `[]` if there are none.", body = Vec<DeliveryBody>, headers(("Link")))),
+)]
+pub(super) async fn deliveries(
+    lists: Lists,
+    State(database): State<Database>,
+    Path(id): Path<WebhookId>,
+    Query(query): Query,
+) -> Result<Response, Error> {
+    let window = Window::read(Violations::default(), &query)?;
+    database
+        .run(async |connection| find(connection, id).await)
+        .await?;
+    let path = format!("/admin/webhooks/{id}/deliveries");
+    let find = Deliveries(id);
+    lists.respond((&path, &[]), &query, window, find).await
+}
+
+/// Send a delivery again
+///
+/// At once, and for another day if it fails, also if it was given up. The webhook may have got later changes of the same
+/// resource meanwhile.
+#[utoipa::path(
+    post, path = "/admin/webhooks/{webhookId}/deliveries/{position}/retry", operation_id = "retryDelivery", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses(
+        (status = 202, description = "The delivery, which is due.", body = DeliveryBody),
+        (status = 409, description = "A request with this `Idempotency-Key` is in progress."),
+    ),
+)]
+pub(super) async fn retry(
+    State(database): State<Database>,
+    PathPair(id, position): PathPair<WebhookId, Position>,
+    idempotency: Idempotency,
+    initiator: Initiator,
+) -> Result<Response, Error> {
+    Box::pin(idempotency.run(&database, async |transaction| {
+        find(transaction, id).await?;
+        db::webhooks::send_again(transaction, id, position, &initiator).await?;
+        due(transaction, id, position).await
+    }))
+    .await
+}
+
+/// Send a test
+///
+/// Sends a message of the type `test`, once. If that fails, it stays among the deliveries of the webhook.
+#[utoipa::path(
+    post, path = "/admin/webhooks/{webhookId}/test", operation_id = "testWebhook", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses(
+        (status = 202, description = "The test, which is due.", body = DeliveryBody),
+        (status = 409, description = "The webhook is disabled, or a request with this `Idempotency-Key` is in progress."),
+    ),
+)]
+pub(super) async fn test(
+    State(database): State<Database>,
+    Path(id): Path<WebhookId>,
+    idempotency: Idempotency,
+    initiator: Initiator,
+) -> Result<Response, Error> {
+    Box::pin(idempotency.run(&database, async |transaction| {
+        find(transaction, id).await?;
+        let position = db::webhooks::send_test(transaction, id, &initiator).await?;
+        let position =
+            position.ok_or_else(|| Error::Conflict(format!("webhook {id} is disabled")))?;
+        due(transaction, id, position).await
+    }))
+    .await
+}
+
+/// Returns the response to a request for a delivery.
+async fn due(
+    connection: &mut db::Connection,
+    id: WebhookId,
+    position: Position,
+) -> Result<Response, Error> {
+    let delivery = db::deliveries::find(connection, id, position).await?;
+    let delivery =
+        delivery.ok_or_else(|| Error::NotFound(format!("delivery {position} of webhook {id}")))?;
+    response::json(StatusCode::ACCEPTED, &DeliveryBody::from(&delivery))
+}
+
+async fn find(connection: &mut db::Connection, id: WebhookId) -> Result<WebhookRecord, Error> {
+    let webhook = db::webhooks::find(connection, id).await?;
+    webhook.ok_or_else(|| no_such_webhook(id))
+}
+
+fn no_such_webhook(id: WebhookId) -> Error {
+    Error::NotFound(format!("webhook {id}"))
+}

@@ -1,0 +1,305 @@
+//! `webhooks`: creates, lists, enables, disables and deletes webhooks, and shows their deliveries.
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::{
+    credentials::time,
+    output::{Error, print, table},
+    session::{with_connection, with_database},
+};
+use crate::{
+    auth::secret::generate_webhook_secret,
+    config::Config,
+    db::{self, Connection, deliveries::DeliveryRecord, webhooks::WebhookRecord},
+    domain::{
+        change::{Initiator, Kind, Position},
+        id::WebhookId,
+        webhook::{MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookUrl},
+    },
+};
+
+#[derive(Debug, Subcommand)]
+pub enum Webhooks {
+    /// Send the changes that are made from now on to a URL
+    ///
+    /// Each change is a POST request, signed as Standard Webhooks has it (https://www.standardwebhooks.com). It is repeated until
+    /// the response has status 2xx: with growing delay for a day. With --json: {"id":…,"url":…,"kinds":[…],"secret":…}
+    Create {
+        /// URL of the receiver: https or, if webhooks.allow_private is set, http
+        url: String,
+        /// Only changes of one kind, can be repeated: pet, image, order, user, caller, key, client, session, webhook, import
+        #[arg(long = "kind", value_name = "KIND")]
+        kinds: Vec<Kind>,
+    },
+    /// List all webhooks
+    ///
+    /// With --json, an array of {"id":…,"url":…,"kinds":[…],"enabled":…,"createdAt":…,"waiting":…,"parked":…,"lagSeconds":…}
+    List,
+    /// Deliver again, from the change on at which it was disabled
+    ///
+    /// Changes past changes.retention are not delivered. With --json: {"id":…,"enabled":true}
+    Enable {
+        /// Id of the webhook, as listed by: pet-inventory webhooks list
+        id: WebhookId,
+    },
+    /// Deliver nothing until it is enabled
+    ///
+    /// With --json: {"id":…,"enabled":false}
+    Disable {
+        /// Id of the webhook
+        id: WebhookId,
+    },
+    /// Delete a webhook with its deliveries, permanently
+    ///
+    /// With --json: {"id":…,"deleted":true}
+    Delete {
+        /// Id of the webhook
+        id: WebhookId,
+    },
+    /// List the deliveries of a webhook that have failed, wait behind one that has, or were given up
+    ///
+    /// With --json, an array of {"position":…,"type":…,"resource":…,"attempts":…,"createdAt":…,"nextAt":…,"parkedAt":…,
+    /// "lastError":…}
+    Deliveries {
+        /// Id of the webhook
+        id: WebhookId,
+    },
+    /// Send deliveries again at once, also ones that were given up
+    ///
+    /// The receiver may have got later changes of the same resource meanwhile. With --json: {"id":…,"positions":[…]}
+    Retry {
+        /// Id of the webhook
+        id: WebhookId,
+        /// Positions of the deliveries, as listed by: pet-inventory webhooks deliveries
+        #[arg(required = true, value_name = "POSITION")]
+        positions: Vec<Position>,
+    },
+    /// Send a request of the type test, once
+    ///
+    /// If it fails, it is listed by: pet-inventory webhooks deliveries. With --json: {"id":…,"position":…}
+    Test {
+        /// Id of the webhook
+        id: WebhookId,
+    },
+}
+
+impl Webhooks {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
+        match self {
+            Self::Create { url, kinds } => create(config, &url, kinds, json).await,
+            Self::List => {
+                let webhooks = with_connection(config, async |connection| {
+                    Ok(db::webhooks::list(connection, None, usize::MAX).await?)
+                });
+                let webhooks = webhooks.await?;
+                let value = webhooks.iter().map(to_json).collect();
+                print(json, table(&HEADING, webhooks.iter().map(to_row)), &value)
+            }
+            Self::Enable { id } => set_enabled(config, id, true, json).await,
+            Self::Disable { id } => set_enabled(config, id, false, json).await,
+            Self::Delete { id } => {
+                change(config, async |transaction, initiator| {
+                    let deleted = db::webhooks::delete(transaction, id, initiator).await?;
+                    deleted.ok_or_else(|| unknown(id))
+                })
+                .await?;
+                let text = format_args!("webhook {id} and its deliveries are deleted");
+                print(json, text, &json!({"id": id.get(), "deleted": true}))
+            }
+            Self::Deliveries { id } => {
+                let deliveries = with_connection(config, async |connection| {
+                    let webhook = db::webhooks::find(connection, id).await?;
+                    webhook.ok_or_else(|| unknown(id))?;
+                    Ok(db::deliveries::list(connection, id, None, usize::MAX).await?)
+                });
+                let deliveries = deliveries.await?;
+                let value = deliveries.iter().map(delivery_to_json).collect();
+                let rows = deliveries.iter().map(delivery_to_row);
+                print(json, table(&DELIVERIES_HEADING, rows), &value)
+            }
+            Self::Retry { id, positions } => retry(config, id, &positions, json).await,
+            Self::Test { id } => {
+                let position = change(config, async |transaction, initiator| {
+                    let position = db::webhooks::send_test(transaction, id, initiator).await?;
+                    position.ok_or_else(|| {
+                        format!("webhook {id} does not exist or is disabled; see: pet-inventory webhooks list").into()
+                    })
+                });
+                let position = position.await?;
+                let text = format_args!(
+                    "the service sends test {id}-{position}; if it fails, it is listed by: pet-inventory webhooks deliveries {id}"
+                );
+                print(json, text, &json!({"id": id.get(), "position": position.0}))
+            }
+        }
+    }
+}
+
+async fn create(config: &Config, url: &str, kinds: Vec<Kind>, json: bool) -> Result<(), Error> {
+    let url = WebhookUrl::new(url, config.webhooks.allow_private);
+    let new = NewWebhook {
+        url: url.map_err(|reason| format!("the URL {reason}"))?,
+        secret: generate_webhook_secret()?,
+        kinds,
+    };
+    let id = change(config, async |transaction, initiator| {
+        // The webhook begins behind the changes before it.
+        db::changes::publish_all(transaction).await?;
+        let id = db::webhooks::insert(transaction, &new, initiator).await?;
+        id.ok_or_else(|| {
+            format!(
+                "there are {MAX_WEBHOOKS} webhooks; delete one with: pet-inventory webhooks delete"
+            )
+            .into()
+        })
+    });
+    let (id, secret) = (id.await?, new.secret.expose());
+    let kinds: Vec<_> = new.kinds.iter().map(|kind| kind.as_str()).collect();
+    let text = format!(
+        "Webhook id {id}\nURL        {}\nKinds      {}\nSecret     {secret}\n\nThis is the only time the secret is shown. \
+         With it, the receiver checks the signature of each request (Standard Webhooks). To send one: \
+         pet-inventory webhooks test {id}",
+        new.url.as_str(),
+        kinds_or_all(&kinds),
+    );
+    let value = json!({"id": id.get(), "url": new.url.as_str(), "kinds": kinds, "secret": secret});
+    print(json, text, &value)
+}
+
+async fn set_enabled(
+    config: &Config,
+    id: WebhookId,
+    is_enabled: bool,
+    json: bool,
+) -> Result<(), Error> {
+    let new = WebhookChange {
+        is_enabled: Some(is_enabled),
+        ..WebhookChange::default()
+    };
+    change(config, async |transaction, initiator| {
+        let changed = db::webhooks::change(transaction, id, &new, initiator).await?;
+        changed.ok_or_else(|| unknown(id))
+    })
+    .await?;
+    let state = if is_enabled { "enabled" } else { "disabled" };
+    let value = json!({"id": id.get(), "enabled": is_enabled});
+    print(json, format_args!("webhook {id} is {state}"), &value)
+}
+
+async fn retry(
+    config: &Config,
+    id: WebhookId,
+    positions: &[Position],
+    json: bool,
+) -> Result<(), Error> {
+    change(config, async |transaction, initiator| {
+        for &position in positions {
+            let found = db::webhooks::send_again(transaction, id, position, initiator).await?;
+            found.ok_or_else(|| {
+                format!("no delivery {position} of webhook {id}; see: pet-inventory webhooks deliveries {id}")
+            })?;
+        }
+        Ok(())
+    })
+    .await?;
+    let value: Vec<_> = positions.iter().map(|position| position.0).collect();
+    let text = format_args!("{} deliveries of webhook {id} are due now", value.len());
+    print(json, text, &json!({"id": id.get(), "positions": value}))
+}
+
+/// Does `work` in a transaction, in the name of the operator.
+async fn change<T>(
+    config: &Config,
+    work: impl AsyncFn(&mut Connection, &Initiator) -> Result<T, Error> + Clone,
+) -> Result<T, Error> {
+    with_database(config, async |database| {
+        let initiator = Initiator::operator();
+        database
+            .transact(async |transaction: &mut Connection| work(transaction, &initiator).await)
+            .await
+    })
+    .await
+}
+
+fn unknown(id: WebhookId) -> Error {
+    format!("no webhook {id}; see: pet-inventory webhooks list").into()
+}
+
+fn kinds_or_all(kinds: &[impl AsRef<str>]) -> String {
+    let names: Vec<_> = kinds.iter().map(AsRef::as_ref).collect();
+    if names.is_empty() {
+        "all".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn to_json(webhook: &WebhookRecord) -> Value {
+    json!({
+        "id": webhook.id.get(),
+        "url": webhook.url,
+        "kinds": webhook.kinds,
+        "enabled": webhook.is_enabled,
+        "createdAt": time(webhook.created_at),
+        "waiting": webhook.waiting,
+        "parked": webhook.parked,
+        "lagSeconds": webhook.lag,
+    })
+}
+
+const HEADING: [&str; 8] = [
+    "ID", "URL", "KINDS", "ENABLED", "WAITING", "PARKED", "LAG", "CREATED",
+];
+
+fn to_row(webhook: &WebhookRecord) -> Vec<String> {
+    vec![
+        webhook.id.to_string(),
+        webhook.url.clone(),
+        kinds_or_all(&webhook.kinds),
+        if webhook.is_enabled { "yes" } else { "no" }.to_owned(),
+        webhook.waiting.to_string(),
+        webhook.parked.to_string(),
+        format!("{:.1} s", webhook.lag),
+        time(webhook.created_at),
+    ]
+}
+
+fn delivery_to_json(delivery: &DeliveryRecord) -> Value {
+    json!({
+        "position": delivery.position.0,
+        "type": delivery.message_type(),
+        "resource": delivery.resource,
+        "attempts": delivery.attempts,
+        "createdAt": time(delivery.created_at),
+        "nextAt": if delivery.parked_at.is_none() { Some(time(delivery.next_at)) } else { None },
+        "parkedAt": delivery.parked_at.map(time),
+        "lastError": delivery.last_error,
+    })
+}
+
+const DELIVERIES_HEADING: [&str; 6] = [
+    "POSITION",
+    "TYPE",
+    "RESOURCE",
+    "ATTEMPTS",
+    "NEXT",
+    "LAST ERROR",
+];
+
+fn delivery_to_row(delivery: &DeliveryRecord) -> Vec<String> {
+    vec![
+        delivery.position.to_string(),
+        delivery.message_type(),
+        delivery.resource.clone(),
+        delivery.attempts.to_string(),
+        match delivery.parked_at {
+            None => time(delivery.next_at),
+            Some(_) => "parked".to_owned(),
+        },
+        delivery
+            .last_error
+            .clone()
+            .unwrap_or_else(|| "-".to_owned()),
+    ]
+}

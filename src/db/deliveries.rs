@@ -1,0 +1,240 @@
+//! Deliveries of webhooks: the turns of the replicas, and what has failed.
+//!
+//! Invariants:
+//! - Each wanted change up to the position of a webhook is delivered, or has a row.
+//! - One turn of a webhook is in progress at a time, unless its lease has expired. Then it writes nothing.
+//! - A webhook without failures writes one row a page, not one a change.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use sqlx::{AssertSqlSafe, FromRow, types::Json};
+
+use super::{connect::Connection, deadline::with_timeout, error::Error};
+use crate::domain::{change::Position, id::WebhookId};
+
+/// Kind of a test, which is no change.
+pub const TEST: &str = "test";
+
+/// Webhook, leased for a turn.
+#[derive(Debug, Clone, FromRow)]
+pub struct Claimed {
+    /// Identifier.
+    pub id: WebhookId,
+    /// URL.
+    pub url: String,
+    /// Key of the signatures.
+    pub secret: [u8; 32],
+    /// Wanted kinds of changes; empty for all.
+    pub kinds: Vec<String>,
+    /// Position.
+    pub position: Position,
+    /// Position of the newest published change.
+    pub head: Position,
+}
+
+/// Leases a webhook that has something to deliver, the one that has waited longest. `lease` is a new random number.
+pub async fn claim(
+    connection: &mut Connection,
+    lease: i64,
+    length: Duration,
+) -> Result<Option<Claimed>, Error> {
+    let query = sqlx::query_as(
+        "update webhooks set lease = $1, leased_until = clock_timestamp() + make_interval(secs => $2)
+         where id = (
+             select id from webhooks w
+             where enabled and next_at <= now() and (leased_until is null or leased_until < now())
+               and (position < (select position from changes_clock)
+                    or exists (select from webhook_retries
+                               where webhook_id = w.id and parked_at is null and next_at <= now()))
+             order by next_at, id limit 1 for update skip locked
+         )
+         returning id, url, secret, kinds, position, (select position from changes_clock) as head",
+    );
+    let query = query.bind(lease).bind(length.as_secs_f64());
+    with_timeout(query.fetch_optional(connection)).await
+}
+
+/// Delivery that waits.
+#[derive(Debug, Clone, FromRow)]
+pub struct Waiting {
+    /// Position.
+    pub position: Position,
+    /// Kind of the resource.
+    pub kind: String,
+    /// Identifier of the resource.
+    pub resource: String,
+    /// Number of failed attempts.
+    #[sqlx(try_from = "i32")]
+    pub attempts: u32,
+    /// True if it may be tried.
+    pub is_due: bool,
+    /// True if it is parked when it fails once more.
+    pub is_old: bool,
+}
+
+/// Returns all deliveries that wait, by resource, then by position. `give_up_after` is the age of old ones.
+pub async fn waiting(
+    connection: &mut Connection,
+    webhook: WebhookId,
+    give_up_after: Duration,
+) -> Result<Vec<Waiting>, Error> {
+    let query = sqlx::query_as(
+        "select position, kind, resource, attempts, next_at <= now() as is_due,
+                created_at < now() - make_interval(secs => $2) as is_old
+         from webhook_retries where webhook_id = $1 and parked_at is null
+         order by kind, resource, position",
+    );
+    let query = query.bind(webhook.get()).bind(give_up_after.as_secs_f64());
+    with_timeout(query.fetch_all(connection)).await
+}
+
+/// Delivery that a turn has not made.
+#[derive(Debug, Clone, Serialize)]
+pub struct Undelivered {
+    /// Position.
+    pub position: i64,
+    /// Kind of the resource.
+    pub kind: String,
+    /// Identifier of the resource.
+    pub resource: String,
+    /// Number of failed attempts.
+    pub attempts: u32,
+    /// Time until the next attempt, in seconds.
+    pub wait: f64,
+    /// Reason of the last failure.
+    pub error: Option<String>,
+    /// True if it is given up.
+    pub is_parked: bool,
+}
+
+/// What a turn has done.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Position up to which changes are delivered, or are in `undelivered`.
+    pub position: Position,
+    /// Time until the next turn at the earliest.
+    pub pause: Duration,
+    /// Positions of the waiting deliveries that are done.
+    pub done: Vec<i64>,
+    /// Others.
+    pub undelivered: Vec<Undelivered>,
+}
+
+/// Ends a turn, and returns true. Returns false, and writes nothing, if its lease has passed to another.
+pub async fn settle(
+    connection: &mut Connection,
+    webhook: WebhookId,
+    lease: i64,
+    outcome: &Outcome,
+) -> Result<bool, Error> {
+    let query = sqlx::query_scalar(
+        "with mine as (
+             update webhooks
+             set position = $3, next_at = now() + make_interval(secs => $4), lease = null, leased_until = null
+             where id = $1 and lease = $2 returning id
+         ), done as (
+             delete from webhook_retries r using mine where webhook_id = mine.id and r.position = any ($5)
+         ), failed as (
+             insert into webhook_retries
+                 (webhook_id, position, kind, resource, attempts, next_at, last_error, parked_at)
+             select mine.id, f.position, kind, resource, attempts, now() + make_interval(secs => wait), error,
+                    case when is_parked then now() end
+             from mine, jsonb_to_recordset($6) as f (position bigint, kind text, resource text, attempts integer,
+                                                     wait float8, error text, is_parked boolean)
+             on conflict (webhook_id, position) do update
+             set attempts = excluded.attempts, next_at = excluded.next_at, last_error = excluded.last_error,
+                 parked_at = excluded.parked_at
+         )
+         select exists (select from mine)",
+    )
+    .bind(webhook.get())
+    .bind(lease)
+    .bind(outcome.position.0)
+    .bind(outcome.pause.as_secs_f64())
+    .bind(&outcome.done)
+    .bind(Json(&outcome.undelivered));
+    with_timeout(query.fetch_one(connection)).await
+}
+
+/// Delivery that has failed, or waits behind one that has, as listed for the operator.
+#[derive(Debug, Clone, FromRow)]
+pub struct DeliveryRecord {
+    /// Position.
+    pub position: Position,
+    /// Kind of the resource.
+    pub kind: String,
+    /// Identifier of the resource.
+    pub resource: String,
+    /// What was done to it; `None` for a test, and if the change is no longer recorded.
+    pub action: Option<String>,
+    /// Number of failed attempts.
+    pub attempts: i32,
+    /// Time of the next attempt.
+    pub next_at: DateTime<Utc>,
+    /// Reason of the last failure.
+    pub last_error: Option<String>,
+    /// Time of the first attempt.
+    pub created_at: DateTime<Utc>,
+    /// Time at which it was given up.
+    pub parked_at: Option<DateTime<Utc>>,
+}
+
+impl DeliveryRecord {
+    /// Returns the type of its message, as far as it is known.
+    pub fn message_type(&self) -> String {
+        match &self.action {
+            Some(action) => format!("{}.{action}", self.kind),
+            None => self.kind.clone(),
+        }
+    }
+}
+
+/// Query for deliveries, without its condition and order.
+const RECORDS: &str = "
+    select r.position, r.kind, r.resource, c.action, attempts, next_at, last_error, created_at, parked_at
+    from webhook_retries r left join changes c on c.position = r.position and c.kind = r.kind";
+
+/// Returns the delivery with this position.
+pub async fn find(
+    connection: &mut Connection,
+    webhook: WebhookId,
+    position: Position,
+) -> Result<Option<DeliveryRecord>, Error> {
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "{RECORDS} where webhook_id = $1 and r.position = $2"
+    )));
+    let query = query.bind(webhook.get()).bind(position.0);
+    with_timeout(query.fetch_optional(connection)).await
+}
+
+/// Returns the first `limit` deliveries of a webhook after `after`, by their positions.
+pub async fn list(
+    connection: &mut Connection,
+    webhook: WebhookId,
+    after: Option<Position>,
+    limit: usize,
+) -> Result<Vec<DeliveryRecord>, Error> {
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "{RECORDS} where webhook_id = $1 and r.position > $2 order by r.position limit $3"
+    )))
+    .bind(webhook.get())
+    .bind(after.unwrap_or_default().0)
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    with_timeout(query.fetch_all(connection)).await
+}
+
+/// Deletes up to 1,000 deliveries that were parked longer ago than `retention`. Returns their number.
+pub async fn purge_expired(connection: &mut Connection, retention: Duration) -> Result<u64, Error> {
+    let query = sqlx::query(
+        "delete from webhook_retries
+         where (webhook_id, position) in (
+             select webhook_id, position from webhook_retries
+             where parked_at < now() - make_interval(secs => $1) limit 1000
+         )",
+    );
+    let query = query.bind(retention.as_secs_f64());
+    let deleted = with_timeout(query.execute(connection)).await?;
+    Ok(deleted.rows_affected())
+}

@@ -1,0 +1,534 @@
+//! Webhooks: what is delivered, in which order, and what is not.
+
+use std::{
+    collections::HashMap,
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use standardwebhooks::Webhook;
+use test_support::{
+    Home, Output, Receiver, TestApp, TestDatabase, eventually, process::free_address,
+};
+use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
+
+use super::cli::Commands;
+
+const ALLOW_PRIVATE: (&str, &str) = ("PET_INVENTORY__WEBHOOKS__ALLOW_PRIVATE", "true");
+
+/// Starts a service that delivers to this machine.
+async fn start() -> TestApp {
+    TestApp::with(&[ALLOW_PRIVATE]).await
+}
+
+/// Creates a webhook, and returns its path and its secret.
+async fn create(app: &TestApp, url: &str, kinds: &[&str]) -> (String, String) {
+    let body = json!({"url": url, "kinds": kinds});
+    let created = app.post("/admin/webhooks", &body).is(201).await.json();
+    let secret = created["secret"].as_str().expect("a secret").to_owned();
+    (format!("/admin/webhooks/{}", created["id"]), secret)
+}
+
+async fn add(app: &TestApp, id: i64) {
+    let pet = json!({"id": id, "name": "Rex"});
+    app.post("/pet", &pet).is(201).await;
+}
+
+async fn deliveries(app: &TestApp, webhook: &str) -> Vec<Value> {
+    let deliveries = app.get(&format!("{webhook}/deliveries")).is(200).await;
+    deliveries.json().as_array().expect("a list").clone()
+}
+
+/// Lets the deliveries that wait be tried at once.
+async fn hurry(app: &TestApp) {
+    app.database
+        .run("update webhook_retries set next_at = now()")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_delivered_with_a_signature_and_in_order() {
+    let app = start().await;
+    let receiver = Receiver::start().await;
+    add(&app, 1).await;
+    let (_, secret) = create(&app, &receiver.url(), &["pet"]).await;
+    let (everything, _) = create(&app, &Receiver::start().await.url(), &[]).await;
+    add(&app, 2).await;
+    app.patch("/pet/2", &json!({"name": "Max"})).is(200).await;
+    // It changes the pet.
+    app.post("/store/order", &json!({"petId": 1})).is(201).await;
+    app.delete("/pet/2").is(200).await;
+    eventually(async || receiver.messages().len() == 4).await;
+    let changes = app.get("/changes?kind=pet").is(200).await.json();
+    let expected = changes["changes"].as_array().expect("changes")[1..].iter();
+    let verifier = Webhook::new(&secret).expect("a secret");
+    let mut messages = receiver.messages();
+    // Different resources have no order.
+    messages.sort_by_key(|it| it.json()["data"]["position"].as_i64());
+    for (message, change) in messages.iter().zip(expected) {
+        verifier
+            .verify(&message.body, &message.headers)
+            .expect("a valid signature");
+        let kind = format!("pet.{}", change["action"].as_str().expect("an action"));
+        assert_eq!(
+            message.json(),
+            json!({"type": kind, "timestamp": change["at"], "data": change})
+        );
+        let id = format!("1-{}", change["position"]);
+        assert_eq!(message.id(), id);
+        assert_eq!(message.headers["content-type"], "application/json");
+        let mut forged = message.body.clone();
+        forged[10] ^= 1;
+        verifier
+            .verify(&forged, &message.headers)
+            .expect_err("another body");
+    }
+    // One that wants all kinds gets changes of webhooks, also its own creation, but none before it.
+    let webhook = app.get(&everything).is(200).await.json();
+    assert_eq!(webhook["kinds"], json!([]));
+    assert_eq!(
+        app.get(&everything).is(200).await.json()["secret"],
+        Value::Null
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_changes_of_a_resource_wait_for_one_that_fails() {
+    let app = start().await;
+    let receiver = Receiver::with(|message, before| {
+        let is_first = message.what() == "pet.created 1";
+        if is_first && before < 2 { 500 } else { 204 }
+    })
+    .await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    add(&app, 1).await;
+    app.patch("/pet/1", &json!({"name": "Max"})).is(200).await;
+    add(&app, 2).await;
+    eventually(async || receiver.accepted().contains(&"pet.created 2".to_owned())).await;
+    eventually(async || deliveries(&app, &webhook).await.len() == 2).await;
+    let waiting = deliveries(&app, &webhook).await;
+    assert_eq!(waiting[0]["type"], "pet.created");
+    let error = "the response has status 500 Internal Server Error";
+    assert_eq!(waiting[0]["lastError"], error);
+    // Untried, behind the first.
+    assert_eq!(waiting[1]["type"], "pet.changed");
+    assert_eq!(waiting[1]["attempts"], 0);
+    assert_eq!(waiting[1]["lastError"], Value::Null);
+    // The delays are 1 s and 2 s.
+    eventually(async || receiver.accepted().len() == 3).await;
+    let expected = ["pet.created 2", "pet.created 1", "pet.changed 1"];
+    assert_eq!(receiver.accepted(), expected);
+    eventually(async || deliveries(&app, &webhook).await.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_that_fail_for_a_day_are_parked_and_can_be_sent_again() {
+    let app = start().await;
+    let is_refusing = Arc::new(AtomicBool::new(true));
+    let refuses = Arc::clone(&is_refusing);
+    let receiver = Receiver::with(move |message, _| {
+        let is_refused = message.what() == "pet.created 1" && refuses.load(Relaxed);
+        if is_refused { 410 } else { 200 }
+    })
+    .await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    add(&app, 1).await;
+    app.patch("/pet/1", &json!({"name": "Max"})).is(200).await;
+    eventually(async || deliveries(&app, &webhook).await.len() == 2).await;
+    app.database
+        .run("update webhook_retries set created_at = created_at - interval '1 day', next_at = now()")
+        .await;
+    // It is given up, and the next change of the pet is sent.
+    eventually(async || receiver.accepted() == ["pet.changed 1"]).await;
+    eventually(async || deliveries(&app, &webhook).await.len() == 1).await;
+    let parked = deliveries(&app, &webhook).await.remove(0);
+    assert!(parked["parkedAt"].is_string(), "{parked}");
+    assert_eq!(parked["nextAt"], Value::Null);
+    assert!(parked["attempts"].as_i64() >= Some(2), "{parked}");
+    let state = app.get(&webhook).is(200).await.json();
+    assert_eq!([&state["waiting"], &state["parked"]], [0, 1]);
+    is_refusing.store(false, Relaxed);
+    let retry = format!("{webhook}/deliveries/{}/retry", parked["position"]);
+    let due = app.request(Method::POST, &retry).is(202).await.json();
+    assert_eq!(
+        [&due["attempts"], &due["parkedAt"]],
+        [&json!(0), &Value::Null]
+    );
+    eventually(async || receiver.accepted().len() == 2).await;
+    eventually(async || deliveries(&app, &webhook).await.is_empty()).await;
+    app.request(Method::POST, &retry).is(404).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receiver_that_is_down_gets_everything_later() {
+    let app = start().await;
+    // A port on which nothing listens until later.
+    let address = free_address();
+    let (webhook, _) = create(&app, &format!("http://{address}/"), &["pet"]).await;
+    let healthy = Receiver::start().await;
+    create(&app, &healthy.url(), &["pet"]).await;
+    for id in 1..=150 {
+        add(&app, id).await;
+    }
+    eventually(async || healthy.messages().len() == 150).await;
+    eventually(async || app.get(&webhook).is(200).await.json()["waiting"] == 100).await;
+    for id in 1..=50 {
+        app.patch(&format!("/pet/{id}"), &json!({"name": "Max"}))
+            .is(200)
+            .await;
+    }
+    eventually(async || healthy.messages().len() == 200).await;
+    // It is read no further.
+    let state = app.get(&webhook).is(200).await.json();
+    assert_eq!(state["waiting"], 100, "{state}");
+    assert!(state["lagSeconds"].as_f64().expect("a number") > 0.0);
+    let failed = deliveries(&app, &webhook).await.remove(0);
+    let error = failed["lastError"].as_str().expect("a reason");
+    assert!(error.contains("refused"), "{error}");
+
+    let listener = TcpListener::bind(address).expect("the port");
+    let server = MockServer::builder().listener(listener).start().await;
+    let mock = Mock::given(any());
+    server
+        .register(mock.respond_with(ResponseTemplate::new(200)))
+        .await;
+    eventually(async || {
+        hurry(&app).await;
+        server.received_requests().await.expect("requests").len() >= 200
+    })
+    .await;
+    eventually(async || app.get(&webhook).is(200).await.json()["waiting"] == 0).await;
+    let mut last = HashMap::new();
+    for request in server.received_requests().await.expect("requests") {
+        let change: Value = serde_json::from_slice(&request.body).expect("JSON");
+        let (pet, position) = (
+            change["data"]["resource"].to_string(),
+            change["data"]["position"].as_i64(),
+        );
+        let before = last.insert(pet, position);
+        assert!(before < Some(position), "{change}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disabled_webhooks_go_on_where_they_were() {
+    let app = start().await;
+    let receiver = Receiver::start().await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    add(&app, 1).await;
+    eventually(async || receiver.messages().len() == 1).await;
+    app.patch(&webhook, &json!({"enabled": false}))
+        .is(200)
+        .await;
+    app.request(Method::POST, &format!("{webhook}/test"))
+        .is(409)
+        .await;
+    add(&app, 2).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(receiver.messages().len(), 1);
+    let state = app.get(&webhook).is(200).await.json();
+    assert_eq!(state["enabled"], false);
+    // Another URL, and only pets that are gone from then on.
+    let other = Receiver::start().await;
+    let patch = json!({"enabled": true, "url": other.url()});
+    app.patch(&webhook, &patch).is(200).await;
+    eventually(async || other.accepted() == ["pet.created 2"]).await;
+    app.delete(&webhook).is(200).await;
+    add(&app, 3).await;
+    app.get(&webhook).is(404).await;
+    assert_eq!(other.messages().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tests_are_sent_once() {
+    let app = start().await;
+    let receiver = Receiver::with(|_, _| 503).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["order"]).await;
+    let request = app
+        .request(Method::POST, &format!("{webhook}/test"))
+        .header("idempotency-key", "once");
+    let due = request.is(202).await.json();
+    assert_eq!(
+        [&due["type"], &due["attempts"]],
+        [&json!("test"), &json!(0)]
+    );
+    eventually(async || !receiver.messages().is_empty()).await;
+    let message = receiver.messages().remove(0);
+    assert_eq!(message.id(), format!("1-{}", due["position"]));
+    let json = message.json();
+    assert_eq!(
+        [&json["type"], &json["data"]],
+        [&json!("test"), &json!({"webhook": 1})]
+    );
+    eventually(async || deliveries(&app, &webhook).await[0]["parkedAt"].is_string()).await;
+    hurry(&app).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(receiver.messages().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_that_are_late_or_redirect_are_failures() {
+    let app = start().await;
+    let target = Receiver::start().await;
+    let location = target.url();
+    let redirecting =
+        move |status| ResponseTemplate::new(status).insert_header("location", location.as_str());
+    let redirecting = Receiver::with_responses(|_, _| 307, redirecting).await;
+    let late = |status| ResponseTemplate::new(status).set_delay(Duration::from_secs(12));
+    let late = Receiver::with_responses(|_, _| 200, late).await;
+    let large = |status| ResponseTemplate::new(status).set_body_bytes(vec![0; 4 << 20]);
+    let large = Receiver::with_responses(|_, _| 200, large).await;
+    let mut webhooks = Vec::new();
+    for receiver in [&redirecting, &late, &large] {
+        webhooks.push(create(&app, &receiver.url(), &["pet"]).await.0);
+    }
+    add(&app, 1).await;
+    for (webhook, reason) in [
+        (
+            &webhooks[0],
+            "the response has status 307 Temporary Redirect",
+        ),
+        (&webhooks[1], "no response within 10 s"),
+    ] {
+        eventually(async || !deliveries(&app, webhook).await.is_empty()).await;
+        assert_eq!(deliveries(&app, webhook).await[0]["lastError"], reason);
+    }
+    assert!(target.messages().is_empty());
+    // The body is not read.
+    assert!(deliveries(&app, &webhooks[2]).await.is_empty());
+    assert_eq!(large.messages().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn private_addresses_are_refused_unless_allowed() {
+    let app = TestApp::start().await;
+    let receiver = Receiver::start().await;
+    let port = receiver
+        .url()
+        .replace("http://127.0.0.1:", "")
+        .replace("/pets", "");
+    for url in [
+        &receiver.url(),
+        &format!("https://127.0.0.1:{port}/"),
+        &format!("https://2130706433:{port}/"),
+        &format!("https://0x7f.1:{port}/"),
+        &format!("https://0177.0.0.1:{port}/"),
+        &format!("https://[::ffff:127.0.0.1]:{port}/"),
+        "https://169.254.169.254/latest/meta-data",
+        "https://[fd00:ec2::254]/",
+        "https://10.0.0.1/",
+        "ftp://example.com/",
+        "",
+    ] {
+        let refused = app
+            .post("/admin/webhooks", &json!({"url": url}))
+            .is(400)
+            .await;
+        assert_eq!(
+            refused.json()["errors"][0]["field"],
+            "url",
+            "{url}: {refused}"
+        );
+    }
+    // A name is resolved for each connection. `localhost` has addresses of this machine only; the URLs of the other webhooks were
+    // stored while the setting was on.
+    let (by_name, _) = create(&app, &format!("https://localhost:{port}/"), &["pet"]).await;
+    let (by_address, _) = create(&app, "https://example.com/", &["pet"]).await;
+    let url = format!("update webhooks set url = 'https://127.0.0.1:{port}/' where id = 2");
+    app.database.run(&url).await;
+    add(&app, 1).await;
+    for (webhook, reason) in [
+        (by_name, "which is not public"),
+        (by_address, "must not have a private address"),
+    ] {
+        eventually(async || !deliveries(&app, &webhook).await.is_empty()).await;
+        let failed = deliveries(&app, &webhook).await.remove(0);
+        let error = failed["lastError"].as_str().expect("a reason");
+        assert!(error.contains(reason), "{error}");
+    }
+    assert!(receiver.messages().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_webhooks_are_refused() {
+    let app = start().await;
+    let (webhook, _) = create(&app, "http://127.0.0.1:9/", &[]).await;
+    for (body, fields) in [
+        (json!({}), &["url"][..]),
+        (json!({"url": 7, "kinds": "pet"}), &["url", "kinds"]),
+        (
+            json!({"url": "https://example.com/", "kinds": ["pet", "cat"]}),
+            &["kinds[1]"],
+        ),
+        (json!({"url": "https://user:pass@example.com/"}), &["url"]),
+        (
+            json!({"url": format!("https://example.com/{}", "x".repeat(2_048))}),
+            &["url"],
+        ),
+        (
+            json!({"url": "https://example.com/", "kinds": vec!["pet"; 17]}),
+            &["kinds"],
+        ),
+    ] {
+        let refused = app.post("/admin/webhooks", &body).is(400).await.json();
+        let errors = refused["errors"].as_array().expect("errors").iter();
+        let found: Vec<_> = errors
+            .map(|it| it["field"].as_str().expect("a name"))
+            .collect();
+        assert_eq!(found, fields, "{body}");
+    }
+    for body in [
+        json!({"url": null}),
+        json!({"kinds": null}),
+        json!({"enabled": "yes"}),
+    ] {
+        app.patch(&webhook, &body).is(400).await;
+    }
+    for path in ["/admin/webhooks/7", "/admin/webhooks/7/deliveries"] {
+        app.get(path).is(404).await;
+    }
+    app.patch("/admin/webhooks/7", &json!({"enabled": true}))
+        .is(404)
+        .await;
+    app.delete("/admin/webhooks/7").is(404).await;
+    app.request(Method::POST, "/admin/webhooks/7/test")
+        .is(404)
+        .await;
+    app.request(Method::POST, "/admin/webhooks/x/deliveries/-1/retry")
+        .is(400)
+        .await;
+    let many = "insert into webhooks (url, secret, kinds, position, enabled)
+                select 'https://example.com/', sha256('x'), '{}', 1, false from generate_series(1, 99)";
+    app.database.run(many).await;
+    let body = json!({"url": "https://example.com/"});
+    app.post("/admin/webhooks", &body).is(409).await;
+    let page = app.get("/admin/webhooks?limit=60").is(200).await;
+    assert_eq!(page.json().as_array().expect("a list").len(), 60);
+    assert!(page.headers.contains_key("link"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_manage_webhooks() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    let run = async |arguments: &[&str]| commands.json(&[arguments, &["--json"]].concat()).await;
+    let url = "https://example.com/pets";
+    let created = run(&[
+        "webhooks", "create", url, "--kind", "pet", "--kind", "order",
+    ])
+    .await;
+    assert_eq!(created["kinds"], json!(["pet", "order"]));
+    let secret = created["secret"].as_str().expect("a secret");
+    assert!(secret.starts_with("whsec_"), "{secret}");
+    let text = commands
+        .run(&["webhooks", "create", url])
+        .await
+        .is(0)
+        .stdout;
+    assert!(text.contains("Secret     whsec_"), "{text}");
+    assert!(text.contains("pet-inventory webhooks test 2"), "{text}");
+    assert_eq!(
+        run(&["webhooks", "disable", "1"]).await,
+        json!({"id": 1, "enabled": false})
+    );
+    let refused = commands.run(&["webhooks", "test", "1"]).await.is(1);
+    assert!(refused.stderr.contains("disabled"), "{refused:?}");
+    run(&["webhooks", "enable", "1"]).await;
+    let sent = run(&["webhooks", "test", "1"]).await;
+    let deliveries = run(&["webhooks", "deliveries", "1"]).await;
+    assert_eq!(deliveries[0]["position"], sent["position"]);
+    assert_eq!(deliveries[0]["type"], "test");
+    let position = sent["position"].to_string();
+    run(&["webhooks", "retry", "1", &position]).await;
+    let unknown = commands.run(&["webhooks", "retry", "1", "5"]).await.is(1);
+    assert!(
+        unknown.stderr.contains("webhooks deliveries 1"),
+        "{unknown:?}"
+    );
+    let table = commands
+        .run(&["webhooks", "deliveries", "1"])
+        .await
+        .is(0)
+        .stdout;
+    assert!(table.starts_with("POSITION"), "{table}");
+    let table = commands.run(&["webhooks", "list"]).await.is(0).stdout;
+    assert!(table.contains(url) && !table.contains("whsec_"), "{table}");
+    run(&["webhooks", "delete", "2"]).await;
+    let left = run(&["webhooks", "list"]).await;
+    assert_eq!(left.as_array().expect("a list").len(), 1);
+    assert_eq!(left[0]["waiting"], 1);
+    for arguments in [
+        ["enable", "2"],
+        ["delete", "2"],
+        ["deliveries", "2"],
+        ["test", "2"],
+    ] {
+        let failed = commands
+            .run(&[&["webhooks"], &arguments[..]].concat())
+            .await
+            .is(1);
+        assert!(
+            failed.stderr.contains("pet-inventory webhooks list"),
+            "{failed:?}"
+        );
+    }
+    // A private address is refused, unless the setting allows it.
+    let private = ["webhooks", "create", "http://127.0.0.1/"];
+    let refused = commands.run(&private).await.is(1);
+    assert!(
+        refused.stderr.contains("webhooks.allow_private"),
+        "{refused:?}"
+    );
+    let home = Home::new();
+    let mut allowed = home.command(private);
+    allowed
+        .env("DATABASE_URL", commands.database.url())
+        .env(ALLOW_PRIVATE.0, ALLOW_PRIVATE.1);
+    Output::of(allowed).await.is(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_are_recorded_without_their_urls() {
+    let app = TestApp::start().await;
+    let url = "https://example.com/?token=secret";
+    let (webhook, _) = create(&app, url, &["session"]).await;
+    let test = app.request(Method::POST, &format!("{webhook}/test"));
+    let position = test.is(202).await.json()["position"].clone();
+    let retry = format!("{webhook}/deliveries/{position}/retry");
+    app.request(Method::POST, &retry).is(202).await;
+    for patch in [
+        json!({"kinds": ["user", "session"], "enabled": false}),
+        json!({"url": "https://example.com/?token=other"}),
+        // These change nothing.
+        json!({"enabled": false}),
+        json!({}),
+    ] {
+        app.patch(&webhook, &patch).is(200).await;
+    }
+    app.delete(&webhook).is(200).await;
+    let changes = app.get("/changes?kind=webhook").is(200).await;
+    assert!(!changes.text().contains("example.com"), "{changes}");
+    let changes = changes.json()["changes"].clone();
+    let changes = changes.as_array().expect("changes").iter();
+    let recorded: Vec<_> = changes
+        .map(|it| (it["action"].clone(), it["data"].clone()))
+        .collect();
+    let kinds = json!({"kinds": [["session"], ["user", "session"]], "enabled": [true, false]});
+    let expected = [
+        ("created", json!({"kinds": [null, ["session"]]})),
+        ("changed", json!({"test": position})),
+        ("changed", json!({"retry": position})),
+        ("changed", kinds),
+        ("changed", Value::Null),
+        ("deleted", Value::Null),
+    ];
+    assert_eq!(
+        recorded,
+        expected.map(|(action, data)| (json!(action), data))
+    );
+}
