@@ -24,7 +24,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 27] = modules![
+const MODULES: [(&str, &str); 30] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -38,6 +38,9 @@ const MODULES: [(&str, &str); 27] = modules![
     "views/pets.js",
     "views/sessions.js",
     "views/sign_in.js",
+    "views/webhook.js",
+    "views/webhooks.js",
+    "widgets/boxes.js",
     "widgets/change_table.js",
     "widgets/days.js",
     "widgets/dialog.js",

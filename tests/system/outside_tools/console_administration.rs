@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use test_support::{TestApp, eventually};
+use test_support::{Receiver, TestApp, eventually};
 
 use crate::{
     browser::Browser,
@@ -135,4 +135,51 @@ async fn console_shows_sessions_and_the_record() {
     assert_eq!(hash, "#/changes?kind=pet&resource=1");
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_manages_webhooks() {
+    let allow_private = ("PET_INVENTORY__WEBHOOKS__ALLOW_PRIVATE", "true");
+    let (app, browser, _) = console(&[allow_private]).await;
+    let receiver = Receiver::with(|_, before| if before == 0 { 503 } else { 204 }).await;
+    enter(&app, &browser, "webhooks", "Webhooks").await;
+    browser.until_text("main p", "No webhooks yet").await;
+    browser.click("summary").await;
+    browser.enter("#url", "ftp://example.com/").await;
+    browser.click("#new-webhook button").await;
+    browser.until_text(".failure", "Url must be a URL").await;
+    browser.enter("#url", &receiver.url()).await;
+    browser.click("[value=order]").await;
+    browser.click("#new-webhook button").await;
+    let secret = secret(&browser).await;
+    assert!(secret.starts_with("whsec_"), "{secret}");
+    browser.until_text("h1", "Webhook 1").await;
+    browser.until_text("section p", "None:").await;
+    is_accessible(&browser, "webhook").await;
+    browser.set_viewport(1280, 800, "light").await;
+
+    // The test fails, is shown with its reason, and is sent again.
+    browser.click("#test").await;
+    let row = "document.querySelector('.rows')?.innerText.includes('503')";
+    browser.until(row).await;
+    browser.click("[aria-label$=again]").await;
+    eventually(async || receiver.accepted().len() == 1).await;
+
+    browser.click("#toggle").await;
+    browser.until_text(".title", "disabled").await;
+    browser.click("[value=pet]").await;
+    browser.click("#webhook-form button").await;
+    let stored = async || app.get("/admin/webhooks/1").is(200).await.json();
+    eventually(async || stored().await["kinds"] == json!(["pet", "order"])).await;
+    show(&browser, "webhooks", "Webhooks").await;
+    browser.until_text(".rows tbody", "1").await;
+    is_accessible(&browser, "webhooks").await;
+    browser.set_viewport(1280, 800, "light").await;
+    show(&browser, "webhooks/1", "Webhook 1").await;
+    browser.click("#delete").await;
+    browser.click("dialog button").await;
+    browser.until_text("h1", "Webhooks").await;
+    app.get("/admin/webhooks/1").is(404).await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[crate::console::REFUSED]).await;
 }

@@ -11,6 +11,8 @@ import { pet } from "./views/pet.js";
 import { pets } from "./views/pets.js";
 import { sessions } from "./views/sessions.js";
 import { signIn } from "./views/sign_in.js";
+import { webhook } from "./views/webhook.js";
+import { webhooks } from "./views/webhooks.js";
 import { problem } from "./widgets/problem.js";
 
 /**
@@ -21,6 +23,7 @@ const VIEWS = {
   orders: { title: "Orders", show: orders, scope: "read:orders" },
   callers: { title: "Callers", show: callers, showOne: caller, scope: "admin" },
   sessions: { title: "Sessions", show: sessions, scope: "admin" },
+  webhooks: { title: "Webhooks", show: webhooks, showOne: webhook, scope: "admin" },
   changes: { title: "Changes", show: changes, scope: "read:changes" },
   account: { title: "Account", show: account },
 };

@@ -19,7 +19,7 @@ export function changeTable(next) {
 }
 
 function link(kind, resource) {
-  const views = { pet: "pets", caller: "callers" };
+  const views = { pet: "pets", caller: "callers", webhook: "webhooks" };
   const text = `${kind} ${resource}`;
   return views[kind] ? element("a", { href: `#/${views[kind]}/${resource}` }, text) : text;
 }

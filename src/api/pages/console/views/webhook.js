@@ -1,0 +1,71 @@
+// A webhook: its settings, and the deliveries that have failed.
+
+import { json, newIdempotencyKey, pages, send } from "../api.js";
+import { element, formatTime } from "../dom.js";
+import { ask } from "../widgets/dialog.js";
+import { rows } from "../widgets/rows.js";
+import { webhookFields } from "./webhooks.js";
+
+const PAGE = 50;
+/** Time in milliseconds after which a test has succeeded or failed, unless its receiver is slow. */
+const TEST = 2_000;
+
+export async function webhook({ id, done, report }) {
+  const path = `admin/webhooks/${encodeURIComponent(id)}`;
+  const stored = await json("GET", path);
+  return [
+    element("p", {}, element("a", { href: "#/webhooks" }, "← All webhooks")),
+    element("div", { className: "title" },
+      element("h1", {}, `Webhook ${stored.id}`), !stored.enabled && element("strong", { className: "problem" }, "disabled")),
+    settings(stored, path, done, report),
+    element("section", { className: "card", ariaLabel: "Deliveries" }, element("h2", {}, "Deliveries that have failed or wait"),
+      await deliveryTable(path, done, report)),
+  ];
+}
+
+function settings(stored, path, done, report) {
+  const [fields, body] = webhookFields(stored);
+  const change = (changes) => report(() => json("PATCH", path, { body: changes }), done);
+  const submit = (event) => {
+    event.preventDefault();
+    change(body());
+  };
+  const remove = async () => {
+    const question = [element("p", {}, "Its deliveries are deleted too, also those that wait.")];
+    if (await ask(`Delete webhook ${stored.id}?`, question, { Delete: true, Keep: false })) {
+      await report(() => send("DELETE", path), () => { location.hash = "#/webhooks"; });
+    }
+  };
+  const idempotencyKey = newIdempotencyKey();
+  const test = () => report(async () => {
+    await send("POST", `${path}/test`, { idempotencyKey });
+    await new Promise((resolve) => { setTimeout(resolve, TEST); });
+  }, done);
+  const button = (text, id, act, more = "") =>
+    element("button", { id, type: "button", className: `plain ${more}`, on: { click: act } }, text);
+  return element("form", { id: "webhook-form", className: "card", on: { submit } },
+    ...fields,
+    element("div", { className: "choices" },
+      element("button", {}, "Save"),
+      stored.enabled && button("Send a test", "test", test),
+      button(stored.enabled ? "Disable" : "Enable", "toggle", () => change({ enabled: !stored.enabled })),
+      button("Delete", "delete", remove, "bad")));
+}
+
+function deliveryTable(path, done, report) {
+  const retry = (position) => report(() => send("POST", `${path}/deliveries/${position}/retry`), done);
+  return rows({
+    name: "Deliveries",
+    next: pages(`${path}/deliveries?limit=${PAGE}`),
+    empty: "None: everything was accepted.",
+    columns: [
+      ["Position", ({ position }) => String(position)],
+      ["What", ({ type, resource }) => (type === "test" ? "test" : `${type} ${resource}`)],
+      ["Attempts", ({ attempts }) => String(attempts)],
+      ["Next", ({ nextAt, parkedAt }) => (nextAt ? formatTime(nextAt) : `given up ${formatTime(parkedAt)}`)],
+      ["Reason", ({ lastError }) => lastError ?? "waits for the one before it"],
+      ["", ({ position }) =>
+        element("button", { className: "plain", ariaLabel: `Send ${position} again`, on: { click: () => retry(position) } }, "Send again")],
+    ],
+  });
+}

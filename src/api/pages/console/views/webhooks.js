@@ -1,0 +1,50 @@
+// Webhooks: list and create.
+
+import { json, pages } from "../api.js";
+import { element, field, formatDuration } from "../dom.js";
+import { choiceBoxes } from "../widgets/boxes.js";
+import { rows } from "../widgets/rows.js";
+import { showSecret } from "../widgets/secret.js";
+import { KINDS } from "./changes.js";
+
+const PAGE = 50;
+
+export async function webhooks({ report }) {
+  const table = await rows({
+    name: "Webhooks",
+    next: pages(`admin/webhooks?limit=${PAGE}`),
+    empty: "No webhooks yet. A webhook gets each change as a request to its URL.",
+    columns: [
+      ["Webhook", ({ id }) => element("a", { href: `#/webhooks/${id}` }, String(id))],
+      ["URL", ({ url }) => element("code", {}, url)],
+      ["Changes of", ({ kinds }) => kinds.join(", ") || "all kinds"],
+      ["Late by", ({ enabled, lagSeconds }) => (enabled ? formatDuration(Math.round(lagSeconds)) : "–")],
+      ["Waiting", ({ waiting }) => String(waiting)],
+      ["Given up", ({ parked }) => (parked > 0 ? element("strong", { className: "problem" }, String(parked)) : "0")],
+      ["", ({ enabled }) => !enabled && element("strong", { className: "problem" }, "disabled")],
+    ],
+  });
+  return [element("h1", {}, "Webhooks"), table, newWebhook(report)];
+}
+
+/** Returns the field of a URL, the choice of kinds, and a function that returns what they have. */
+export function webhookFields({ url, kinds }) {
+  const input = element("input", { id: "url", type: "url", required: true, maxLength: 2_048, value: url, autocomplete: "off" });
+  const [boxes, chosen] = choiceBoxes("Changes of these kinds; of all if none is chosen", kinds, KINDS);
+  return [[field("URL", input), boxes], () => ({ url: input.value, kinds: chosen() })];
+}
+
+function newWebhook(report) {
+  const [fields, body] = webhookFields({ url: "", kinds: [] });
+  const submit = (event) => {
+    event.preventDefault();
+    report(async () => {
+      const { id, secret } = await json("POST", "admin/webhooks", { body: body() });
+      await showSecret("The key of the signatures", secret);
+      return id;
+    }, (id) => { location.hash = `#/webhooks/${id}`; });
+  };
+  return element("details", { className: "card" }, element("summary", {}, "New webhook"),
+    element("form", { id: "new-webhook", on: { submit } },
+      ...fields, element("div", { className: "choices" }, element("button", {}, "Create"))));
+}
