@@ -45,7 +45,7 @@ pub enum Webhooks {
     },
     /// Deliver nothing until it is enabled
     ///
-    /// With --json: {"id":…,"enabled":false}
+    /// Up to 15 s later, requests of a page that is being sent still begin. With --json: {"id":…,"enabled":false}
     Disable {
         /// Id of the webhook
         id: WebhookId,
@@ -144,8 +144,6 @@ async fn create(config: &Config, url: &str, kinds: Vec<Kind>, json: bool) -> Res
         kinds,
     };
     let id = change(config, async |transaction, initiator| {
-        // The webhook begins behind the changes before it.
-        db::changes::publish_all(transaction).await?;
         let id = db::webhooks::insert(transaction, &new, initiator).await?;
         id.ok_or_else(|| {
             format!(
@@ -214,6 +212,8 @@ async fn change<T>(
     work: impl AsyncFn(&mut Connection, &Initiator) -> Result<T, Error> + Clone,
 ) -> Result<T, Error> {
     with_database(config, async |database| {
+        // A new webhook begins behind the changes before it.
+        database.run(db::changes::publish_all).await?;
         let initiator = Initiator::operator();
         database
             .transact(async |transaction: &mut Connection| work(transaction, &initiator).await)

@@ -111,27 +111,50 @@ pub async fn after(
     after: Position,
     limit: usize,
 ) -> Result<Vec<Change>, Error> {
-    between(connection, (after, Position(i64::MAX)), &[], limit).await
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "select {CHANGE} from changes where position > $1 and kind <> 'feed' order by position limit $2"
+    )));
+    let query = query
+        .bind(after.0)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let rows: Vec<PageRow> = with_timeout(query.fetch_all(connection)).await?;
+    Ok(rows.into_iter().filter_map(PageRow::change).collect())
 }
 
-/// Returns the first `limit` changes behind a position and up to another, of these kinds, or of all if there are none.
+/// Returns the first `limit` changes behind a position and up to another, of these kinds, or of all if there are none. Looks at up
+/// to 10,000 changes.
 pub async fn between(
     connection: &mut Connection,
     (after, last): (Position, Position),
     kinds: &[String],
     limit: usize,
-) -> Result<Vec<Change>, Error> {
+) -> Result<Page, Error> {
     let query = sqlx::query_as(AssertSqlSafe(format!(
-        "select {CHANGE} from changes
-         where position > $1 and position <= $2 and kind <> 'feed' and (kind = any ($3) or $3 = '{{}}')
+        "select {CHANGE}
+         from (select * from changes where position > $1 and position <= $2 order by position limit $5) scanned
+         where kind <> 'feed' and (kind = any ($3) or $3 = '{{}}')
          order by position limit $4"
     )))
     .bind(after.0)
     .bind(last.0)
     .bind(kinds)
-    .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-    let rows: Vec<PageRow> = with_timeout(query.fetch_all(connection)).await?;
-    Ok(rows.into_iter().filter_map(PageRow::change).collect())
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .bind(MAX_BATCH.cast_signed());
+    let rows: Vec<PageRow> = with_timeout(query.fetch_all(&mut *connection)).await?;
+    let changes: Vec<Change> = rows.into_iter().filter_map(PageRow::change).collect();
+    if let Some(last) = changes.get(limit - 1) {
+        let next = last.position;
+        return Ok(Page { changes, next });
+    }
+    let query = sqlx::query_scalar(
+        "select position from changes where position > $1 and position <= $2 order by position offset $3 - 1 limit 1",
+    )
+    .bind(after.0)
+    .bind(last.0)
+    .bind(MAX_BATCH.cast_signed());
+    let scanned: Option<i64> = with_timeout(query.fetch_optional(connection)).await?;
+    let next = scanned.map_or(last, Position);
+    Ok(Page { changes, next })
 }
 
 /// Returns the changes at these positions that are still recorded, in no order.

@@ -20,6 +20,7 @@ use crate::domain::{
     pet::{self, Label, Pet, PetDetails, PetName, PhotoUrl, Version},
     plan::Plan,
     user::{UserId, Username},
+    webhook::WebhookSecret,
 };
 
 /// SHA-256 of a secret. The secret itself is never stored.
@@ -213,6 +214,7 @@ decode! {
     Username, String, |name| Ok(Self::from_stored(name.clone()));
     Version, i64, |version| Ok(Self(*version));
     WebhookId, i64, |id| Self::new(*id);
+    WebhookSecret, [u8; 32], |key| Ok(Self(*key));
     order::Status, String, |name| name.parse();
     pet::Status, String, |name| name.parse();
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use sqlx::{AssertSqlSafe, FromRow, types::Json};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
-use crate::domain::{change::Position, id::WebhookId};
+use crate::domain::{change::Position, id::WebhookId, webhook::WebhookSecret};
 
 /// Kind of a test, which is no change.
 pub const TEST: &str = "test";
@@ -25,7 +25,7 @@ pub struct Claimed {
     /// URL.
     pub url: String,
     /// Key of the signatures.
-    pub secret: [u8; 32],
+    pub secret: WebhookSecret,
     /// Wanted kinds of changes; empty for all.
     pub kinds: Vec<String>,
     /// Position.
@@ -46,11 +46,13 @@ pub async fn claim(
              select id from webhooks w
              where enabled and next_at <= now() and (leased_until is null or leased_until < now())
                and (position < (select position from changes_clock)
-                    or exists (select from webhook_retries
-                               where webhook_id = w.id and parked_at is null and next_at <= now()))
+                    or exists (select from (select distinct on (kind, resource) next_at from webhook_retries
+                                            where webhook_id = w.id and parked_at is null
+                                            order by kind, resource, position) first
+                               where first.next_at <= now()))
              order by next_at, id limit 1 for update skip locked
          )
-         returning id, url, secret, kinds, position, (select position from changes_clock) as head",
+         returning id, url, secret, kinds, position, greatest(position, (select position from changes_clock)) as head",
     );
     let query = query.bind(lease).bind(length.as_secs_f64());
     with_timeout(query.fetch_optional(connection)).await
@@ -68,21 +70,30 @@ pub struct Waiting {
     /// Number of failed attempts.
     #[sqlx(try_from = "i32")]
     pub attempts: u32,
-    /// True if it may be tried.
+    /// Time of the next attempt, unless another of its resource is before it.
+    pub next_at: DateTime<Utc>,
+    /// True if that time has come.
     pub is_due: bool,
     /// True if it is parked when it fails once more.
     pub is_old: bool,
 }
 
-/// Returns all deliveries that wait, by resource, then by position. `give_up_after` is the age of old ones.
+impl Waiting {
+    /// Returns the kind and the identifier of the resource.
+    pub fn resource(&self) -> (&str, &str) {
+        (&self.kind, &self.resource)
+    }
+}
+
+/// Returns all deliveries that wait, by resource, then by position. `give_up_after` is the time since the first failure of old ones.
 pub async fn waiting(
     connection: &mut Connection,
     webhook: WebhookId,
     give_up_after: Duration,
 ) -> Result<Vec<Waiting>, Error> {
     let query = sqlx::query_as(
-        "select position, kind, resource, attempts, next_at <= now() as is_due,
-                created_at < now() - make_interval(secs => $2) as is_old
+        "select position, kind, resource, attempts, next_at, next_at <= now() as is_due,
+                attempts > 0 and created_at < now() - make_interval(secs => $2) as is_old
          from webhook_retries where webhook_id = $1 and parked_at is null
          order by kind, resource, position",
     );
@@ -122,7 +133,8 @@ pub struct Outcome {
     pub undelivered: Vec<Undelivered>,
 }
 
-/// Ends a turn, and returns true. Returns false, and writes nothing, if its lease has passed to another.
+/// Ends a turn, and returns true. Returns false, and writes nothing, if its lease has passed to another. A delivery that was
+/// requested again meanwhile stays so.
 pub async fn settle(
     connection: &mut Connection,
     webhook: WebhookId,
@@ -132,7 +144,7 @@ pub async fn settle(
     let query = sqlx::query_scalar(
         "with mine as (
              update webhooks
-             set position = $3, next_at = now() + make_interval(secs => $4), lease = null, leased_until = null
+             set position = greatest(position, $3), next_at = now() + make_interval(secs => $4), lease = null, leased_until = null
              where id = $1 and lease = $2 returning id
          ), done as (
              delete from webhook_retries r using mine where webhook_id = mine.id and r.position = any ($5)
@@ -145,9 +157,11 @@ pub async fn settle(
                                                      wait float8, error text, is_parked boolean)
              on conflict (webhook_id, position) do update
              set attempts = excluded.attempts, next_at = excluded.next_at, last_error = excluded.last_error,
-                 parked_at = excluded.parked_at
+                 parked_at = excluded.parked_at,
+                 created_at = case when webhook_retries.attempts = 0 then now() else webhook_retries.created_at end
+             where webhook_retries.attempts = excluded.attempts - 1
          )
-         select exists (select from mine)",
+         select exists (select from mine) or not exists (select from webhooks where id = $1)",
     )
     .bind(webhook.get())
     .bind(lease)
@@ -175,7 +189,7 @@ pub struct DeliveryRecord {
     pub next_at: DateTime<Utc>,
     /// Reason of the last failure.
     pub last_error: Option<String>,
-    /// Time of the first attempt.
+    /// Time of the first failure, or since when it waits for another one.
     pub created_at: DateTime<Utc>,
     /// Time at which it was given up.
     pub parked_at: Option<DateTime<Utc>>,

@@ -54,7 +54,8 @@ pub async fn insert(
     webhook: &NewWebhook,
     initiator: &Initiator,
 ) -> Result<Option<WebhookId>, Error> {
-    let lock = sqlx::query("lock table webhooks in share row exclusive mode");
+    // So that their number is exact, without a lock that turns wait for.
+    let lock = sqlx::query("select pg_advisory_xact_lock('webhooks'::regclass::oid::bigint)");
     with_timeout(lock.execute(&mut *transaction)).await?;
     let query = sqlx::query_scalar(
         "insert into webhooks (url, secret, kinds, position)
@@ -164,11 +165,13 @@ pub async fn send_test(
     id: WebhookId,
     initiator: &Initiator,
 ) -> Result<Option<Position>, Error> {
-    // Each is a resource of its own, so that none waits for another.
+    // Each is a resource of its own, so that none waits for another. The position is in milliseconds, which those of changes, in
+    // microseconds, do not meet.
     let query = sqlx::query_scalar(
         "with given as (
-             select id, greatest((extract(epoch from clock_timestamp()) * 1000000)::bigint,
-                                 (select max(position) + 1 from webhook_retries where webhook_id = $1)) as position
+             select id, greatest((extract(epoch from clock_timestamp()) * 1000)::bigint,
+                                 (select max(position) + 1 from webhook_retries
+                                  where webhook_id = $1 and kind = 'test')) as position
              from webhooks where id = $1 and enabled for update
          )
          insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at)
@@ -183,16 +186,21 @@ pub async fn send_test(
     Ok(position.map(Position))
 }
 
-/// Makes a delivery due now, even if it was parked, and counts its attempts anew. Returns `None` if there is no such delivery.
+/// Makes a delivery due now, even if it was parked, and counts its attempts anew. Returns `None` if there is no such delivery, or
+/// its change is no longer recorded.
 pub async fn send_again(
     transaction: &mut Connection,
     id: WebhookId,
     position: Position,
     initiator: &Initiator,
 ) -> Result<Option<()>, Error> {
+    // First, as the end of a turn does: otherwise both could deadlock.
+    let lock = sqlx::query("select from webhooks where id = $1 for update").bind(id.get());
+    with_timeout(lock.execute(&mut *transaction)).await?;
     let query = sqlx::query(
-        "update webhook_retries set parked_at = null, attempts = 0, next_at = now(), created_at = now()
-         where webhook_id = $1 and position = $2",
+        "update webhook_retries r set parked_at = null, attempts = 0, next_at = now(), created_at = now()
+         where webhook_id = $1 and position = $2
+           and (kind = 'test' or exists (select from changes where changes.position = r.position))",
     );
     let query = query.bind(id.get()).bind(position.0);
     let changed = with_timeout(query.execute(&mut *transaction)).await?;

@@ -9,7 +9,7 @@ use super::{Invalid, address::is_public, change::Kind};
 
 /// Maximum number of webhooks.
 pub const MAX_WEBHOOKS: i64 = 100;
-/// Time after the first attempt from which on a failed delivery is parked.
+/// Time after the first failure from which on a failed delivery is parked.
 pub const GIVE_UP_AFTER: Duration = Duration::from_hours(24);
 /// Maximum time between two attempts.
 const MAX_DELAY: Duration = Duration::from_mins(5);
@@ -33,10 +33,11 @@ impl WebhookUrl {
     /// resolved here: what they resolve to can change.
     pub fn new(text: &str, allow_private: bool) -> Result<Self, Invalid> {
         const INVALID: Invalid = Invalid::because("must be a URL such as https://example.com/pets");
-        if text.len() > Self::MAX_LENGTH {
+        let url = Url::parse(text).map_err(|_| INVALID)?;
+        // As it is stored, in which other characters than those of ASCII are longer.
+        if url.as_str().len() > Self::MAX_LENGTH {
             return Err(Invalid::because("must be at most 2048 bytes"));
         }
-        let url = Url::parse(text).map_err(|_| INVALID)?;
         let is_private = match url.host().ok_or(INVALID)? {
             Host::Ipv4(address) => !is_public(address.into()),
             Host::Ipv6(address) => !is_public(address.into()),
@@ -169,5 +170,10 @@ mod tests {
         }
         let long = format!("https://example.com/{}", "x".repeat(WebhookUrl::MAX_LENGTH));
         WebhookUrl::new(&long, true).expect_err("too long");
+        let longer = format!(
+            "https://example.com/{}",
+            "é".repeat(WebhookUrl::MAX_LENGTH / 4)
+        );
+        WebhookUrl::new(&longer, true).expect_err("too long when it is encoded");
     }
 }

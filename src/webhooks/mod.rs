@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - The first deliveries of the changes of a resource are in their order.
-//! - A webhook is read no further while [`MAX_BLOCKED`] of its resources, or [`MAX_WAITING`] changes, wait for another attempt.
-//! - At most [`MAX_LANES`] requests to a webhook are in progress, and one if it is read no further.
-//! - A turn sends nothing in the second half of its lease: the last request ends before another replica begins.
+//! - A webhook is read no further while [`MAX_BLOCKED`] of its resources fail, or [`MAX_WAITING`] deliveries wait.
+//! - At most [`MAX_LANES`] requests to a webhook are in progress, one less for each resource that fails, and one repetition.
+//! - A turn begins no request in the second half of its lease: the last one ends before another replica begins.
 
 mod send;
 
@@ -20,7 +20,6 @@ use std::{
 use chrono::Utc;
 use futures_util::{StreamExt, stream};
 use tokio::{
-    sync::SemaphorePermit,
     task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
@@ -31,6 +30,7 @@ use crate::{
     config,
     db::{
         self, Database,
+        changes::Page,
         deliveries::{Claimed, Outcome, TEST, Undelivered, Waiting},
     },
     domain::{
@@ -44,14 +44,16 @@ use crate::{
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Duration of a lease. After a crash, a webhook waits for it.
 const LEASE: Duration = Duration::from_secs(30);
-/// Maximum number of changes of a turn, and of deliveries that are tried again.
+/// Maximum number of deliveries of a turn.
 const MAX_PAGE: usize = 100;
-/// Maximum number of resources that wait for another attempt while changes are read.
+/// Maximum number of resources that fail while changes are read.
 const MAX_BLOCKED: usize = 100;
 /// Maximum number of deliveries that wait while changes are read.
 const MAX_WAITING: usize = 900;
-/// Time between the turns of a webhook that is read no further.
+/// Time between the turns of a webhook that is read no further, and between attempts to store an outcome.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Time after the end for requests in progress. What is not finished is sent again.
+const GRACE: Duration = Duration::from_secs(1);
 /// Interval of the gauges.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of requests in progress to a webhook.
@@ -80,7 +82,7 @@ impl Deliveries {
         })
     }
 
-    /// Delivers until `end` is cancelled, and the requests in progress have ended.
+    /// Delivers until `end` is cancelled, and the turns in progress have ended, some 2 s later.
     pub async fn run(self, end: CancellationToken) {
         let mut turns = JoinSet::new();
         loop {
@@ -128,9 +130,6 @@ impl Deliveries {
 pub async fn report(database: Database, feed: Feed) {
     let mut known = HashSet::new();
     loop {
-        if known.is_empty() {
-            feed.has_webhooks().await;
-        }
         let webhooks =
             database.run(async |connection| db::webhooks::list(connection, None, usize::MAX).await);
         // A failure is logged by the search for webhooks.
@@ -149,6 +148,9 @@ pub async fn report(database: Database, feed: Feed) {
             }
         }
         sleep(REPORT_INTERVAL).await;
+        if known.is_empty() {
+            feed.has_webhooks().await;
+        }
     }
 }
 
@@ -192,6 +194,10 @@ impl Delivery {
             is_parked: failed && self.is_last_attempt,
         }
     }
+
+    fn resource(&self) -> (String, String) {
+        (self.kind.clone(), self.resource.clone())
+    }
 }
 
 impl From<Change> for Delivery {
@@ -225,79 +231,71 @@ impl Turn {
     }
 
     async fn deliver(&self) -> Result<(), db::Error> {
-        let until = Instant::now() + LEASE / 2;
+        let began = Instant::now();
         let waiting = self.database.run(async |connection| {
             db::deliveries::waiting(connection, self.webhook.id, GIVE_UP_AFTER).await
         });
         let waiting = waiting.await?;
-        let blocked: HashSet<_> = waiting
-            .iter()
-            .map(|it| (it.kind.clone(), it.resource.clone()))
-            .collect();
+        let resources = waiting.chunk_by(|one, other| one.resource() == other.resource());
+        let blocked: HashSet<_> = resources.clone().map(|rows| rows[0].resource()).collect();
+        let failing = resources
+            .clone()
+            .filter(|rows| rows[0].attempts > 0)
+            .count();
+        let mut due: Vec<_> = resources.filter(|rows| rows[0].is_due).collect();
+        // What a person waits for, then what has waited longest.
+        due.sort_by_key(|rows| (rows[0].kind != TEST, rows[0].next_at));
+        let due: Vec<_> = due.into_iter().flatten().take(MAX_PAGE).collect();
         let mut outcome = Outcome {
             position: self.webhook.position,
             ..Outcome::default()
         };
-        let is_open = blocked.len() < MAX_BLOCKED && waiting.len() < MAX_WAITING;
-        let mut groups = self.due(waiting, &mut outcome).await?;
-        if is_open {
-            let page = self.page().await?;
-            outcome.position = match page.last() {
-                Some(last) if page.len() == MAX_PAGE => last.position,
-                _ => self.webhook.head,
-            };
-            let (behind, free): (Vec<_>, Vec<_>) = page
-                .into_iter()
-                .map(Delivery::from)
-                .partition(|it| blocked.contains(&(it.kind.clone(), it.resource.clone())));
-            outcome
-                .undelivered
-                .extend(behind.into_iter().map(|it| it.undelivered(None)));
-            groups.extend(grouped(free));
-        } else {
+        let room = MAX_PAGE - due.len();
+        let (mut repeated, mut first): (Vec<_>, Vec<_>) = self
+            .read(&due, &mut outcome)
+            .await?
+            .into_iter()
+            .partition(|delivery| delivery.attempts > Some(0));
+        if failing >= MAX_BLOCKED || waiting.len() >= MAX_WAITING {
             outcome.pause = PAUSE;
+        } else if room > 0 {
+            let page = self.page(room).await?;
+            outcome.position = page.next;
+            for change in page.changes {
+                let delivery = Delivery::from(change);
+                if blocked.contains(&(&*delivery.kind, &*delivery.resource)) {
+                    outcome.undelivered.push(delivery.undelivered(None));
+                } else {
+                    first.push(delivery);
+                }
+            }
         }
-        let lanes = if is_open { MAX_LANES } else { 1 };
-        let sent: Vec<_> = stream::iter(groups)
-            .map(|group| self.send_group(group, until))
-            .buffer_unordered(lanes)
-            .collect()
-            .await;
-        for (done, undelivered) in sent {
+        // Those behind one that is repeated follow it.
+        let repeated_resources: HashSet<_> = repeated.iter().map(Delivery::resource).collect();
+        let (behind, first): (Vec<_>, Vec<_>) = first
+            .into_iter()
+            .partition(|delivery| repeated_resources.contains(&delivery.resource()));
+        repeated.extend(behind);
+        let until = began + LEASE / 2;
+        let lanes = MAX_LANES.saturating_sub(failing).max(1);
+        let sent = tokio::join!(
+            self.send(repeated, 1, until),
+            self.send(first, lanes, until)
+        );
+        for (done, undelivered) in [sent.0, sent.1].into_iter().flatten() {
             outcome.done.extend(done);
             outcome.undelivered.extend(undelivered);
         }
-        let settled = self.database.run(async |connection| {
-            db::deliveries::settle(connection, self.webhook.id, self.lease, &outcome).await
-        });
-        if !settled.await? {
-            let webhook = self.webhook.id;
-            tracing::warn!(%webhook, "the lease of the webhook has expired, or it is deleted; its changes may be sent again");
-        }
-        Ok(())
+        self.settle(&outcome, began + LEASE - db::QUERY_TIMEOUT)
+            .await
     }
 
-    /// Returns the waiting deliveries of the resources with a first one that is due. Those of changes that are no longer recorded
-    /// are done.
-    async fn due(
+    /// Reads the changes of deliveries that are due. Those that are no longer recorded or wanted are done.
+    async fn read(
         &self,
-        waiting: Vec<Waiting>,
+        due: &[&Waiting],
         outcome: &mut Outcome,
-    ) -> Result<Vec<Vec<Delivery>>, db::Error> {
-        let mut due: Vec<Waiting> = Vec::new();
-        let mut last = None;
-        for delivery in waiting {
-            let resource = Some((delivery.kind.clone(), delivery.resource.clone()));
-            let follows = last == resource
-                && due.last().is_some_and(|it| {
-                    (&it.kind, &it.resource) == (&delivery.kind, &delivery.resource)
-                });
-            if follows || last != resource && delivery.is_due {
-                due.push(delivery);
-            }
-            last = resource;
-        }
-        due.truncate(MAX_PAGE);
+    ) -> Result<Vec<Delivery>, db::Error> {
         if due.is_empty() {
             return Ok(Vec::new());
         }
@@ -305,37 +303,32 @@ impl Turn {
         let changes = self
             .database
             .run(async |connection| db::changes::at(connection, &positions).await);
-        let changes = changes
-            .await?
-            .into_iter()
-            .map(|change| (change.position.0, change));
-        let mut changes: HashMap<_, _> = changes.collect();
+        let changes = changes.await?.into_iter();
+        let mut changes: HashMap<_, _> = changes.map(|it| (it.position.0, it)).collect();
+        let kinds = &self.webhook.kinds;
         let mut deliveries = Vec::new();
         for waiting in due {
             let is_test = waiting.kind == TEST;
-            let change = if is_test {
-                None
-            } else {
-                changes.remove(&waiting.position.0)
-            };
-            if change.is_none() && !is_test {
+            let is_wanted = is_test || kinds.is_empty() || kinds.contains(&waiting.kind);
+            let change = changes.remove(&waiting.position.0).filter(|_| !is_test);
+            if !is_wanted || change.is_none() && !is_test {
                 outcome.done.push(waiting.position.0);
                 continue;
             }
             deliveries.push(Delivery {
                 position: waiting.position,
-                kind: waiting.kind,
-                resource: waiting.resource,
+                kind: waiting.kind.clone(),
+                resource: waiting.resource.clone(),
                 change,
                 attempts: Some(waiting.attempts),
                 is_last_attempt: waiting.is_old || is_test,
             });
         }
-        Ok(grouped(deliveries))
+        Ok(deliveries)
     }
 
     /// Reads the next changes.
-    async fn page(&self) -> Result<Vec<Change>, db::Error> {
+    async fn page(&self, limit: usize) -> Result<Page, db::Error> {
         let Claimed {
             position,
             head,
@@ -343,30 +336,44 @@ impl Turn {
             ..
         } = &self.webhook;
         let page = self.database.run(async |connection| {
-            db::changes::between(connection, (*position, *head), kinds, MAX_PAGE).await
+            db::changes::between(connection, (*position, *head), kinds, limit).await
         });
         page.await
     }
 
+    /// Sends deliveries, those of `lanes` resources at once. Returns the results of each resource.
+    async fn send(
+        &self,
+        deliveries: Vec<Delivery>,
+        lanes: usize,
+        until: Instant,
+    ) -> Vec<(Vec<i64>, Vec<Undelivered>)> {
+        stream::iter(grouped(deliveries))
+            .map(|group| self.send_group(group, until))
+            .buffer_unordered(lanes)
+            .collect()
+            .await
+    }
+
     /// Sends the deliveries of a resource in their order, until one fails. Returns the positions of those that are delivered, and
-    /// the others.
+    /// what is stored of the others.
     async fn send_group(
         &self,
         group: Vec<Delivery>,
         until: Instant,
     ) -> (Vec<i64>, Vec<Undelivered>) {
         let (mut done, mut undelivered) = (Vec::new(), Vec::new());
+        let mut is_stopped = false;
         for delivery in group {
-            let permit = if undelivered.is_empty() {
-                self.permit(until).await
-            } else {
+            let sent = if is_stopped {
                 None
+            } else {
+                self.send_one(&delivery, until).await
             };
-            match permit {
-                Some(_permit) => match self.send(&delivery).await {
-                    Ok(()) => done.push(delivery.position.0),
-                    Err(error) => undelivered.push(delivery.undelivered(Some(error))),
-                },
+            is_stopped = sent != Some(Ok(()));
+            match sent {
+                Some(Ok(())) => done.push(delivery.position.0),
+                Some(Err(error)) => undelivered.push(delivery.undelivered(Some(error))),
                 None if delivery.attempts.is_none() => undelivered.push(delivery.undelivered(None)),
                 // Its row stays as it is.
                 None => {}
@@ -375,25 +382,30 @@ impl Turn {
         (done, undelivered)
     }
 
-    /// Waits until a request may be sent. Returns `None` if none may be sent in this turn.
-    async fn permit(&self, until: Instant) -> Option<SemaphorePermit<'_>> {
-        let permit = timeout_at(until, self.sender.permit()).await.ok()??;
-        (Instant::now() < until && !self.end.is_cancelled()).then_some(permit)
-    }
-
+    /// Sends a delivery. Returns `None` if that is not possible in this turn, or is not finished soon after the end.
     #[expect(
         clippy::disallowed_methods,
         reason = "the signature has the time of the attempt"
     )]
-    async fn send(&self, delivery: &Delivery) -> Result<(), String> {
+    async fn send_one(&self, delivery: &Delivery, until: Instant) -> Option<Result<(), String>> {
+        let is_repetition = delivery.attempts > Some(0);
+        let _permit = tokio::select! {
+            permit = timeout_at(until, self.sender.permit(is_repetition)) => permit.ok()??,
+            () = self.end.cancelled() => return None,
+        };
+        if Instant::now() >= until || self.end.is_cancelled() {
+            return None;
+        }
         let webhook = self.webhook.id;
-        let message = Message::new(
-            webhook,
-            delivery.position,
-            delivery.change.as_ref(),
-            Utc::now(),
-        );
-        let sent = self.sender.send(&self.webhook, message).await;
+        let change = delivery.change.as_ref();
+        let message = Message::new(webhook, delivery.position, change, Utc::now());
+        let sent = tokio::select! {
+            sent = self.sender.send(&self.webhook, message) => sent,
+            () = async {
+                self.end.cancelled().await;
+                sleep(GRACE).await;
+            } => return None,
+        };
         let result = match &sent {
             Ok(()) => "delivered",
             Err(_) if delivery.is_last_attempt => "parked",
@@ -406,7 +418,25 @@ impl Turn {
             let position = delivery.position.0;
             tracing::debug!(%webhook, position, error, result, "failed to deliver a change");
         }
-        sent
+        Some(sent)
+    }
+
+    /// Stores the outcome, and tries that again until shortly before the lease ends: otherwise everything is sent again.
+    async fn settle(&self, outcome: &Outcome, until: Instant) -> Result<(), db::Error> {
+        let webhook = self.webhook.id;
+        loop {
+            let settled = self.database.run(async |connection| {
+                db::deliveries::settle(connection, webhook, self.lease, outcome).await
+            });
+            match settled.await {
+                Err(_) if Instant::now() < until && !self.end.is_cancelled() => sleep(PAUSE).await,
+                Ok(false) => {
+                    tracing::warn!(%webhook, "the lease of the webhook has expired; its changes may be sent again");
+                    return Ok(());
+                }
+                settled => return settled.map(drop),
+            }
+        }
     }
 }
 
@@ -415,8 +445,7 @@ fn grouped(deliveries: Vec<Delivery>) -> Vec<Vec<Delivery>> {
     let mut indexes = HashMap::new();
     let mut groups: Vec<Vec<Delivery>> = Vec::new();
     for delivery in deliveries {
-        let resource = (delivery.kind.clone(), delivery.resource.clone());
-        let index = *indexes.entry(resource).or_insert(groups.len());
+        let index = *indexes.entry(delivery.resource()).or_insert(groups.len());
         if index == groups.len() {
             groups.push(Vec::new());
         }

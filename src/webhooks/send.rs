@@ -1,7 +1,7 @@
 //! Requests to webhooks, as Standard Webhooks has them (<https://www.standardwebhooks.com>).
 //!
 //! Invariants:
-//! - A request ends within [`TIMEOUT`], and no redirect or proxy of the environment is followed.
+//! - A response begins within [`TIMEOUT`], its body is read for [`MAX_READ`], and no redirect or proxy of the environment is followed.
 //! - Unless `webhooks.allow_private` is set, a connection is opened only to an address that was checked to be public.
 
 use std::{sync::Arc, time::Duration};
@@ -25,16 +25,18 @@ use crate::{
     domain::{
         change::{Change, Position},
         id::WebhookId,
-        webhook::WebhookUrl,
+        webhook::{WebhookSecret, WebhookUrl},
     },
     http_client::{self, PublicAddresses, with_causes},
     trace_context,
 };
 
-/// Maximum duration of a request, with the resolution of the name.
+/// Maximum time until a response begins, with the resolution of the name.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of bytes of a response that are read, so that its connection can be used again.
+/// Number of bytes of a response after which it is read no further, and time for it. Its connection can be used again if it is
+/// shorter.
 const MAX_RESPONSE: usize = 1 << 10;
+const MAX_READ: Duration = Duration::from_secs(1);
 /// Maximum number of characters of a reason.
 const MAX_REASON: usize = 500;
 
@@ -42,6 +44,8 @@ const MAX_REASON: usize = 500;
 pub struct Sender {
     client: Client,
     requests: Semaphore,
+    /// Half of them, for what has failed before, so that receivers that do not respond leave room for others.
+    repetitions: Semaphore,
     allow_private: bool,
 }
 
@@ -52,27 +56,31 @@ impl Sender {
         if !config.allow_private {
             builder = builder.dns_resolver(Arc::new(PublicAddresses));
         }
+        let max = config.max_deliveries.get();
         Ok(Self {
             client: builder.build().map_err(|error| with_causes(&error))?,
-            requests: Semaphore::new(config.max_deliveries.get()),
+            requests: Semaphore::new(max),
+            repetitions: Semaphore::new(max.div_ceil(2)),
             allow_private: config.allow_private,
         })
     }
 
-    /// Waits until a request may be sent.
-    pub async fn permit(&self) -> Option<SemaphorePermit<'_>> {
-        self.requests.acquire().await.ok()
+    /// Waits until a request may be sent, which has failed before or not.
+    pub async fn permit(&self, is_repetition: bool) -> Option<Permit<'_>> {
+        let repetition = if is_repetition {
+            Some(self.repetitions.acquire().await.ok()?)
+        } else {
+            None
+        };
+        Some(Permit(repetition, self.requests.acquire().await.ok()?))
     }
 
     /// Sends a message. Returns the reason if there is no response with status 2xx.
     pub async fn send(&self, webhook: &Claimed, message: Message) -> Result<(), String> {
         let id = webhook.id;
         let span = tracing::debug_span!(target: trace_context::TARGET, "deliver to a webhook", webhook = %id, message = message.id);
-        let request = self.request(webhook, message).instrument(span);
-        let response = timeout(TIMEOUT, request).await;
-        let response =
-            response.map_err(|_| format!("no response within {} s", TIMEOUT.as_secs()))?;
-        response.map_err(|reason| reason.chars().take(MAX_REASON).collect())
+        let sent = self.request(webhook, message).instrument(span).await;
+        sent.map_err(|reason| reason.chars().take(MAX_REASON).collect())
     }
 
     async fn request(&self, webhook: &Claimed, message: Message) -> Result<(), String> {
@@ -90,12 +98,15 @@ impl Sender {
         let failed = |error: reqwest::Error| with_causes(&error.without_url());
         let mut request = request.build().map_err(failed)?;
         trace_context::inject(request.headers_mut());
-        let response = self.client.execute(request).await.map_err(failed)?;
+        let response = timeout(TIMEOUT, self.client.execute(request)).await;
+        let response =
+            response.map_err(|_| format!("no response within {} s", TIMEOUT.as_secs()))?;
+        let response = response.map_err(failed)?;
         let status = response.status();
         if !status.is_success() {
             return Err(format!("the response has status {status}"));
         }
-        let _ = timeout(TIMEOUT / 10, read(response)).await;
+        let _ = timeout(MAX_READ, read(response)).await;
         Ok(())
     }
 }
@@ -109,6 +120,12 @@ async fn read(mut response: Response) {
         length += chunk.len();
     }
 }
+
+/// Permit of a request in progress.
+pub struct Permit<'a>(
+    #[expect(dead_code, reason = "held")] Option<SemaphorePermit<'a>>,
+    #[expect(dead_code, reason = "held")] SemaphorePermit<'a>,
+);
 
 /// Message to a webhook.
 pub struct Message {
@@ -145,7 +162,7 @@ impl Message {
     }
 
     /// Returns the signature: the HMAC-SHA256 of the identifier, the time and the body.
-    fn sign(&self, secret: &[u8; 32]) -> String {
+    fn sign(&self, WebhookSecret(secret): &WebhookSecret) -> String {
         // HMAC pads a shorter key with zeros to the size of a block (RFC 2104 §2).
         let mut key = [0; 64];
         key[..secret.len()].copy_from_slice(secret);

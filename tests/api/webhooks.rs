@@ -14,7 +14,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 use test_support::{
-    Home, Output, Receiver, TestApp, TestDatabase, eventually, process::free_address,
+    Home, Output, Receiver, Service, TestApp, TestDatabase, eventually, process::free_address,
 };
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
 
@@ -242,6 +242,7 @@ async fn disabled_webhooks_go_on_where_they_were() {
     app.delete(&webhook).is(200).await;
     add(&app, 3).await;
     app.get(&webhook).is(404).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(other.messages().len(), 1);
 }
 
@@ -531,4 +532,72 @@ async fn webhooks_are_recorded_without_their_urls() {
         recorded,
         expected.map(|(action, data)| (json!(action), data))
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_behind_one_that_fails_make_no_turns() {
+    let app = start().await;
+    let receiver = Receiver::with(|_, _| 500).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    add(&app, 1).await;
+    app.patch("/pet/1", &json!({"name": "Max"})).is(200).await;
+    eventually(async || deliveries(&app, &webhook).await.len() == 2).await;
+    // The next attempt is far away.
+    let later = "update webhook_retries set next_at = now() + interval '1 hour' where attempts > 0";
+    app.database.run(later).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let leases = "select coalesce(lease, 0) + extract(epoch from next_at)::bigint from webhooks";
+    let before = app.database.number(leases).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(app.database.number(leases).await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn webhook_of_a_rare_kind_gets_on_behind_many_other_changes() {
+    let app = start().await;
+    let receiver = Receiver::start().await;
+    let (webhook, _) = create(&app, &receiver.url(), &["order"]).await;
+    app.patch(&webhook, &json!({"enabled": false}))
+        .is(200)
+        .await;
+    let many = "insert into new_changes (kind, resource, action)
+                select 'pet', i::text, 'changed' from generate_series(1, 25000) i";
+    app.database.run(many).await;
+    add(&app, 1).await;
+    let order = app
+        .post("/store/order", &json!({"petId": 1}))
+        .is(201)
+        .await
+        .id();
+    app.patch(&webhook, &json!({"enabled": true})).is(200).await;
+    eventually(async || !receiver.messages().is_empty()).await;
+    assert_eq!(receiver.accepted(), [format!("order.created {order}")]);
+    let lag = async || app.get(&webhook).is(200).await.json()["lagSeconds"] == 0.0;
+    eventually(lag).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_ends_the_turns_in_progress() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    let mut command = commands.home.command(["serve"]);
+    command
+        .env("DATABASE_URL", commands.database.url())
+        .env(ALLOW_PRIVATE.0, ALLOW_PRIVATE.1);
+    let service = Service::start(&commands.home, command).await;
+    let slow = |status| ResponseTemplate::new(status).set_delay(Duration::from_secs(9));
+    let receiver = Receiver::with_responses(|_, _| 204, slow).await;
+    let webhook = format!(
+        "insert into webhooks (url, secret, kinds, position)
+                           select '{}', sha256('x'), '{{pet}}', position from changes_clock",
+        receiver.url()
+    );
+    commands.database.run(&webhook).await;
+    let change = "insert into new_changes (kind, resource, action) values ('pet', '1', 'changed'), ('pet', '1', 'deleted')";
+    commands.database.run(change).await;
+    eventually(async || !receiver.messages().is_empty()).await;
+    service.stop().await;
+    let left = "select count(*) from webhook_retries where attempts = 0";
+    assert_eq!(commands.database.number(left).await, 2);
+    let leased = "select count(*) from webhooks where lease is not null";
+    assert_eq!(commands.database.number(leased).await, 0);
 }

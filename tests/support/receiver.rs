@@ -1,7 +1,11 @@
 //! Receiver of webhooks, which responds as a test says.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
+use chrono::{DateTime, Utc};
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use wiremock::{Mock, Request, ResponseTemplate, matchers::any};
@@ -17,6 +21,8 @@ pub struct Message {
     pub body: Vec<u8>,
     /// Status of the response.
     pub status: u16,
+    /// Time of the arrival.
+    pub received_at: DateTime<Utc>,
 }
 
 impl Message {
@@ -30,6 +36,14 @@ impl Message {
         self.headers["webhook-id"].to_str().expect("ASCII")
     }
 
+    /// Returns the time from the change to the arrival, by the clock of this machine.
+    pub fn lag(&self) -> Duration {
+        let json = self.json();
+        let at = json["timestamp"].as_str().expect("a time");
+        let at: DateTime<Utc> = at.parse().expect("a time");
+        (self.received_at - at).to_std().unwrap_or_default()
+    }
+
     /// Returns the type, with the resource: `pet.changed 7`.
     pub fn what(&self) -> String {
         let json = self.json();
@@ -40,6 +54,14 @@ impl Message {
             text(&json["data"]["resource"])
         )
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the clock of a test is the machine's"
+)]
+fn now() -> DateTime<Utc> {
+    Utc::now()
 }
 
 /// Running receiver; stops when dropped.
@@ -73,6 +95,7 @@ impl Receiver {
                 headers: request.headers.clone(),
                 body: request.body.clone(),
                 status: 0,
+                received_at: now(),
             };
             let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
             let before = received.iter().filter(|it| it.id() == message.id()).count();

@@ -168,7 +168,7 @@ pub(super) struct DeliveryBody {
     /// Number of failed attempts.
     #[schema(minimum = 0)]
     attempts: i32,
-    /// Time of the first attempt, in UTC.
+    /// Time of the first failure, or since when it waits for another one, in UTC.
     #[schema(format = "date-time", max_length = 64)]
     created_at: String,
     /// Time of the next attempt; absent if it was given up.
@@ -332,7 +332,7 @@ pub(super) async fn get(
 
 /// Change a webhook
 ///
-/// JSON Merge Patch (RFC 7396) of `url`, `kinds` and `enabled`. A request that is being sent is not stopped.
+/// JSON Merge Patch (RFC 7396) of `url`, `kinds` and `enabled`. For up to 15 s, requests as before may still begin.
 #[utoipa::path(
     patch, path = "/admin/webhooks/{webhookId}", operation_id = "patchWebhook", tag = "admin",
     security(("bearer" = ["admin"])),
@@ -357,7 +357,7 @@ pub(super) async fn patch(
 
 /// Delete a webhook
 ///
-/// Deletes its deliveries too.
+/// Deletes its deliveries too. For up to 15 s, requests may still begin.
 #[utoipa::path(
     delete, path = "/admin/webhooks/{webhookId}", operation_id = "deleteWebhook", tag = "admin",
     security(("bearer" = ["admin"])),

@@ -35,3 +35,4 @@ mod renderings;
 mod restarts;
 mod soak;
 mod stage;
+mod webhooks;

@@ -22,6 +22,7 @@ mod pages;
 mod prometheus;
 mod swagger_ui;
 mod systemd;
+mod webhooks;
 
 use std::{
     fs,
