@@ -166,7 +166,7 @@ pub(super) struct DeliveryBody {
     #[schema(max_length = 64, pattern = r"^[^\x00]*$")]
     resource: String,
     /// Number of failed attempts.
-    #[schema(minimum = 0)]
+    #[schema(minimum = 0, maximum = 2_147_483_647)]
     attempts: i32,
     /// Time of the first failure, or since when it waits for another one, in UTC.
     #[schema(format = "date-time", max_length = 64)]
