@@ -26,18 +26,29 @@ pub fn delay(attempts: u32, random: u8) -> Duration {
 pub struct WebhookUrl(Url);
 
 impl WebhookUrl {
-    /// Maximum length in bytes.
-    pub const MAX_LENGTH: usize = 2_048;
+    /// Maximum number of characters.
+    pub const MAX_LENGTH: usize = 2_000;
+    /// Maximum number of bytes as it is stored, in which other characters than those of ASCII are longer.
+    const MAX_STORED: usize = 2_048;
 
-    /// Validates a URL. It must be `https`, without a private address as its host, unless `allow_private` is set. Names are not
-    /// resolved here: what they resolve to can change.
+    /// Validates a URL, as [`Self::from_stored`] does, and its length.
     pub fn new(text: &str, allow_private: bool) -> Result<Self, Invalid> {
+        const LONG: Invalid = Invalid::because("must be at most 2000 characters");
+        if text.chars().count() > Self::MAX_LENGTH {
+            return Err(LONG);
+        }
+        let url = Self::from_stored(text, allow_private)?;
+        if url.as_str().len() > Self::MAX_STORED {
+            return Err(LONG);
+        }
+        Ok(url)
+    }
+
+    /// Validates a stored URL again: the setting may have changed. It must be `https`, without a private address as its host, unless `allow_private` is set. Names are not
+    /// resolved here: what they resolve to can change.
+    pub fn from_stored(text: &str, allow_private: bool) -> Result<Self, Invalid> {
         const INVALID: Invalid = Invalid::because("must be a URL such as https://example.com/pets");
         let url = Url::parse(text).map_err(|_| INVALID)?;
-        // As it is stored, in which other characters than those of ASCII are longer.
-        if url.as_str().len() > Self::MAX_LENGTH {
-            return Err(Invalid::because("must be at most 2048 bytes"));
-        }
         let is_private = match url.host().ok_or(INVALID)? {
             Host::Ipv4(address) => !is_public(address.into()),
             Host::Ipv6(address) => !is_public(address.into()),

@@ -84,8 +84,7 @@ impl Sender {
     }
 
     async fn request(&self, webhook: &Claimed, message: Message) -> Result<(), String> {
-        // Again: the setting may have changed.
-        let url = WebhookUrl::new(&webhook.url, self.allow_private);
+        let url = WebhookUrl::from_stored(&webhook.url, self.allow_private);
         let url = url.map_err(|reason| format!("the URL {reason}"))?;
         let request = self
             .client

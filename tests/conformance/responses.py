@@ -106,6 +106,8 @@ def send_all():
     for path in ("/", "/docs", "/docs/", "/docs/swagger-ui.css", "/docs/swagger-initializer.js", "/livez", "/nothing"):
         send("GET", path)
     send("GET", f"{API}/openapi.json")
+    _, content = send_api("POST", "/admin/webhooks", {"url": "https://localhost/", "kinds": ["session"]})
+    send_api("POST", f"/admin/webhooks/{json.loads(content)['id']}/test")
     send_api("DELETE", pet)
     # A user may not create other accounts.
     _, content = send_api("POST", "/user/login", account, credential=None)

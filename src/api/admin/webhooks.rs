@@ -89,7 +89,7 @@ impl From<WebhookRecord> for WebhookBody {
 #[schema(as = WebhookInput, example = json!({"url": "https://example.com/pets", "kinds": ["pet", "order"]}))]
 pub(super) struct NewWebhookBody {
     /// URL: `https`, without user, password and fragment.
-    #[schema(value_type = String, required = true, format = "uri", min_length = 1, max_length = 2_048)]
+    #[schema(value_type = String, required = true, format = "uri", min_length = 1, max_length = 2_000)]
     url: Field<String>,
     /// Kinds of changes that it gets; all if absent or empty.
     #[schema(value_type = Vec<KindBody>, required = false, nullable, max_items = 16)]
@@ -104,7 +104,7 @@ impl FieldType for NewWebhookBody {}
 pub(super) struct WebhookPatchBody {
     /// URL.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = String, required = false, format = "uri", min_length = 1, max_length = 2_048)]
+    #[schema(value_type = String, required = false, format = "uri", min_length = 1, max_length = 2_000)]
     url: Member<String>,
     /// Kinds of changes that it gets; all if empty.
     #[serde(default, deserialize_with = "present")]

@@ -29,7 +29,7 @@ export async function webhooks({ report }) {
 
 /** Returns the field of a URL, the choice of kinds, and a function that returns what they have. */
 export function webhookFields({ url, kinds }) {
-  const input = element("input", { id: "url", type: "url", required: true, maxLength: 2_048, value: url, autocomplete: "off" });
+  const input = element("input", { id: "url", type: "url", required: true, maxLength: 2_000, value: url, autocomplete: "off" });
   const [boxes, chosen] = choiceBoxes("Changes of these kinds; of all if none is chosen", kinds, KINDS);
   return [[field("URL", input), boxes], () => ({ url: input.value, kinds: chosen() })];
 }
