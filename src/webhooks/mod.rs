@@ -147,9 +147,11 @@ pub async fn report(database: Database, feed: Feed) {
                 set_gauges(&deleted.to_string(), 0.0, 0, 0);
             }
         }
-        sleep(REPORT_INTERVAL).await;
         if known.is_empty() {
+            sleep(INTERVAL).await;
             feed.has_webhooks().await;
+        } else {
+            sleep(REPORT_INTERVAL).await;
         }
     }
 }
@@ -450,6 +452,9 @@ fn grouped(deliveries: Vec<Delivery>) -> Vec<Vec<Delivery>> {
             groups.push(Vec::new());
         }
         groups[index].push(delivery);
+    }
+    for group in &mut groups {
+        group.sort_by_key(|it| it.position);
     }
     groups
 }

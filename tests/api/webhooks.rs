@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use pet_inventory::db;
 use reqwest::Method;
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
@@ -600,4 +601,22 @@ async fn stop_ends_the_turns_in_progress() {
     assert_eq!(commands.database.number(left).await, 2);
     let leased = "select count(*) from webhooks where lease is not null";
     assert_eq!(commands.database.number(leased).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parked_deliveries_are_kept_as_long_as_changes() {
+    let app = TestApp::start().await;
+    create(&app, "https://example.com/", &["session"]).await;
+    app.database
+        .run(
+            "insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at, parked_at)
+             select 1, i, 'pet', i::text, 3, now(), now() - i * interval '11 days' from generate_series(1, 5) i",
+        )
+        .await;
+    let mut connection = app.database.connect().await;
+    let month = Duration::from_hours(30 * 24);
+    let purged = db::deliveries::purge_expired(&mut connection, month).await;
+    assert_eq!(purged.expect("a database"), 3);
+    let left = "select sum(position)::bigint from webhook_retries";
+    assert_eq!(app.database.number(left).await, 3);
 }

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::{Service, eventually};
+use crate::{RequestExt as _, Service, eventually};
 
 impl Service {
     /// Sends requests of every kind that has a metric. Each call needs a new `round` and a new `image`, which must be
@@ -48,6 +48,12 @@ impl Service {
         test.is(202).await;
         eventually(async || request(Method::GET, &webhook).is(200).await.json()["parked"] == 1)
             .await;
+        let gauge = format!("webhooks_parked{{webhook=\"{round}\"}}");
+        eventually(async || {
+            let metrics = crate::client().get(format!("http://{}/metrics", self.operations));
+            metrics.is(200).await.text().contains(&gauge)
+        })
+        .await;
         // The free plan has limits, so that this request needs a lease.
         self.request(Method::GET, &path, "free-key").is(200).await;
         self.request(Method::GET, &path, "wrong").is(401).await;
