@@ -17,7 +17,7 @@
 //!
 //! - [`domain`]: resources and their rules; pure values. *A value of one of its types is valid.*
 //! - [`config`]: the operator's settings; loaded and checked once. Secrets cannot be printed.
-//! - [`http_client`]: outgoing HTTP: TLS roots, timeouts.
+//! - [`http_client`]: outgoing HTTP: TLS roots, timeouts, and names that must have public addresses.
 //! - [`trace_context`]: span attributes, and W3C Trace Context.
 //! - [`db`]: PostgreSQL; one file per resource, one free function per statement. Requests share statements.
 //! - [`blob_store`]: bytes of images, on disk or S3.

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Each wanted change up to the position of a webhook is delivered, or has a row.
 //! - One turn of a webhook is in progress at a time, unless its lease has expired. Then it writes nothing.
-//! - A webhook without failures writes one row a page, not one a change.
+//! - A webhook without failures, with a receiver that takes a page within a turn, writes one row a page, not one a change.
 
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ pub struct Claimed {
     pub head: Position,
 }
 
-/// Leases a webhook that has something to deliver, the one that has waited longest. `lease` is a new random number.
+/// Leases a webhook that has something to deliver, the one that has waited longest. `lease` is a number that no
+/// other turn has.
 pub async fn claim(
     connection: &mut Connection,
     lease: i64,

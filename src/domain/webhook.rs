@@ -44,8 +44,8 @@ impl WebhookUrl {
         Ok(url)
     }
 
-    /// Validates a stored URL again: the setting may have changed. It must be `https`, without a private address as its host, unless `allow_private` is set. Names are not
-    /// resolved here: what they resolve to can change.
+    /// Validates a stored URL again: the setting may have changed. It must be `https`, without a private address as its host,
+    /// unless `allow_private` is set. Names are not resolved here: what they resolve to can change.
     pub fn from_stored(text: &str, allow_private: bool) -> Result<Self, Invalid> {
         const INVALID: Invalid = Invalid::because("must be a URL such as https://example.com/pets");
         let url = Url::parse(text).map_err(|_| INVALID)?;

@@ -64,8 +64,8 @@ pub struct ChangeBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = "^[A-Za-z0-9._-]+$")]
     request_id: Option<String>,
-    /// Facts: `status`, `plan`, `scopes` and `disabled` with the old value (`null` for a new resource) and the new one, if
-    /// they have changed; `pet` of an image or an order; `caller` of a key, a client or a session; number of `pets` of an
+    /// Facts: `status`, `plan`, `scopes`, `disabled`, and `kinds` and `enabled` of a webhook, with the old value (`null` for a new
+    /// resource) and the new one, if they have changed; the position of a `test` or `retry` of a webhook; `pet` of an image or an order; `caller` of a key, a client or a session; number of `pets` of an
     /// import, with the first and the last of their `ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object, nullable = false)]
