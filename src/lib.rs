@@ -57,11 +57,13 @@
 //!   load_shed        maximum number of requests in progress, in total and by address (limits::shares)
 //!   timeout          database deadline, shared by the statements of a request (db::deadline)
 //!   authenticate     auth → db::credentials
-//!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
+//!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits), which may
+//!                    go to a database of its own (limits.database_url)
 //!   response_memory  maximum memory of responses that are being sent
 //!   check            demo keys only in requests from this machine
 //!   check            scopes that the operation needs
 //!   catch_panic      again: inside the limits, against which a panic does not count
+//!   consistency      with standbys: the position after a change, or which one a read follows (db::position)
 //!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST
 //!   compress         gzip or zstd, only of lists; also around the document, pages and metrics
@@ -69,6 +71,7 @@
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
 //!   db::batch        one statement for concurrent requests
 //!   db::record       the record of the change, in the same statement
+//!   db::standbys     a read at a standby that has the change which the request follows
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);
 //!                    of large reads, a few at a time, in turns (db::large_reads)
 //! ```

@@ -59,9 +59,10 @@ fn usernames_that_differ_only_in_case_are_one() {
     let fold = |name: &str| Username::from_stored(name.to_owned()).folded();
     for character in '\0'..=char::MAX {
         let name = character.to_string();
-        assert_eq!(fold(&name), fold(&name.to_uppercase()), "{name}");
-        assert_eq!(fold(&name), fold(&name.to_lowercase()), "{name}");
-        assert_eq!(fold(&name), fold(&fold(&name)), "{name}");
+        let folded = fold(&name);
+        for same in [name.to_uppercase(), name.to_lowercase(), folded.clone()] {
+            assert!(same == name || fold(&same) == folded, "{name}");
+        }
     }
     for pair in [
         "Bob bOB",

@@ -116,7 +116,7 @@ impl AppState {
         let database = self.database.for_worker();
         Self::new(Parts {
             authenticator: self.authenticator.with_database(database.clone()),
-            limits: Arc::new(self.limits.for_worker(database.clone())),
+            limits: Arc::new(self.limits.for_worker()),
             database,
             ..Parts::clone(self)
         })
@@ -149,6 +149,7 @@ impl_from_ref! {
     token_lifetime: TokenLifetime,
     passwords: Passwords,
     readiness: Readiness,
+    limits: Arc<RateLimits>,
 }
 
 /// Lifetime of an access token.
@@ -187,6 +188,8 @@ impl Links {
 pub struct Readiness {
     /// Checks the database.
     pub database: HealthCheck,
+    /// Checks the database of the limits, if it is another one.
+    pub limits: HealthCheck,
     is_stopping: Arc<AtomicBool>,
 }
 

@@ -27,7 +27,7 @@ use crate::{
     auth::{Authenticator, jwks::Issuers, password::Passwords},
     blob_store::{BlobStore, OrphanedBlobs},
     config::{self, Config, DemoKeys, Pooler},
-    db::{self, Database},
+    db::{self, Database, migrations::Schema},
     domain::{address::ListenAddress, clock::Clock},
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
     feed::Feed,
@@ -85,20 +85,20 @@ impl App {
                 (embedded.connect_options(), Some(embedded))
             }
         };
-        let is_embedded = embedded_postgres.is_some();
-        let database = open_database(options, &config.database).await?;
+        let database = open_database(Schema::Store, options, &config).await?;
 
         let (api, private) = inherited.listen(&config)?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
             admitted.push(Box::pin(keys::bootstrap(&database, key.expose_secret())).await?);
         }
-        let demo_keys = is_embedded && has_demo_keys(&config, &api.1);
+        let demo_keys = embedded_postgres.is_some() && has_demo_keys(&config, &api.1);
         if demo_keys {
             admitted.extend(Box::pin(keys::store_demo_keys(&database)).await?);
         }
 
-        let limits = RateLimits::new(&config, database.clone(), clock.clone())?;
+        let limits = limits_database(&config, &database).await?;
+        let limits = RateLimits::new(&config, limits, clock.clone())?;
         let blobs = BlobStore::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
@@ -200,7 +200,7 @@ impl App {
     pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
         let state = self.state;
         let database = state.database.clone();
-        let (limiter, usage) = (state.limits.limiter.clone(), state.limits.usage.clone());
+        let limits = Arc::clone(&state.limits);
         let authenticator = state.authenticator.clone();
         let mut tasks = maintenance::start(Maintained {
             database: database.clone(),
@@ -232,25 +232,44 @@ impl App {
         // The operations listener reports health until the end.
         let last = shutdown.separate();
         let (listener, _, service) = self.operations;
-        let (limits, until) = (self.limits, last.clone());
+        let (connections, until) = (self.limits, last.clone());
         let admission = self.admission.clone();
         let operations = tokio::spawn(async move {
             let worker = Workers::current(service);
-            server::serve(listener, &worker, limits, admission, "operations", until).await;
+            server::serve(
+                listener,
+                &worker,
+                connections,
+                admission,
+                "operations",
+                until,
+            )
+            .await;
         });
         let (listener, _, workers) = self.api;
-        server::serve(listener, &workers, limits, self.admission, "api", serving).await;
+        server::serve(
+            listener,
+            &workers,
+            connections,
+            self.admission,
+            "api",
+            serving,
+        )
+        .await;
         last.force();
         let _ = operations.await;
         drop(tasks);
         // What is not stored in time is sent again after the lease.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, deliveries).await;
-        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limits.limiter.close()).await;
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, authenticator.write_key_uses()).await;
-        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, usage.write(&database)).await;
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limits.usage.write(&limits.database)).await;
 
         // A statement that does not end must not block the stop: PostgreSQL rolls back what is not committed.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;
+        if !limits.database.is_same_as(&database) {
+            let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limits.database.close()).await;
+        }
         if let Some(postgres) = self.embedded_postgres {
             postgres.stop().await?;
         }
@@ -277,18 +296,34 @@ pub fn search_path(config: &Config) -> SearchPath {
 
 /// Brings the schema up to date. Logs an error if `database.pooler` lacks a pooler, which may fail all requests.
 async fn open_database(
+    schema: Schema,
     options: db::ConnectOptions,
-    config: &config::Database,
+    config: &Config,
 ) -> Result<Database, db::Error> {
-    let database = Database::new(options.clone(), config);
-    if config.url.is_some()
-        && config.pooler == Pooler::None
+    let is_embedded = schema == Schema::Store && config.database.url.is_none();
+    let database = Database::new(options.clone(), &config.database);
+    let pooler = config.database.pooler;
+    if !is_embedded
+        && pooler == Pooler::None
         && let Some(correction) = database.check_pooler().await?
     {
         tracing::error!("{correction}; until then, requests may fail");
     }
-    Box::pin(db::migrations::apply(&options, config.pooler)).await?;
-    Ok(database)
+    Box::pin(db::migrations::apply(schema, &options, pooler)).await?;
+    Ok(match &config.database.read_url {
+        Some(url) if schema == Schema::Store => {
+            database.with_standbys(db::parse_url(url)?, &config.database)
+        }
+        _ => database,
+    })
+}
+
+/// Returns the database of the limits: `limits.database_url`, or that of the store.
+pub async fn limits_database(config: &Config, store: &Database) -> Result<Database, db::Error> {
+    match &config.limits.database_url {
+        Some(url) => open_database(Schema::Limits, db::parse_url(url)?, config).await,
+        None => Ok(store.clone()),
+    }
 }
 
 fn connection_limits(server: &config::Server) -> Limits {

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::{self, BufWriter, Write},
     os::fd::AsFd as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     pin::pin,
     time::Duration,
 };
@@ -15,11 +15,11 @@ use indicatif::{ProgressBar, ProgressBarIter};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 
 use super::{
     archive::{self, FORMAT, Header, Manifest},
     output::{Error, print, progress},
+    partial_file::PartialFile,
     session::Session,
 };
 use crate::{
@@ -28,12 +28,15 @@ use crate::{
     db::{
         self, Database,
         backups::{self, StoredImage, TABLES},
+        migrations::Schema,
     },
 };
 
 /// Maximum time for which a pipe takes nothing. Meanwhile, the snapshot holds back vacuum in the whole
 /// database, and the deletion of bytes of images.
 const STALL: Duration = Duration::from_mins(5);
+/// Permissions of the file: an archive has credentials and personal data.
+const OWNER_ONLY: u32 = 0o600;
 /// Size of the pieces that are written to a pipe, in bytes. A pipe that is ready for writing has room for this (POSIX).
 const PIPE_BUF: usize = 4_096;
 
@@ -84,10 +87,10 @@ impl Backup {
         config: &Config,
         session: &Session,
     ) -> Result<(Manifest, u64), Error> {
-        let file = (!self.is_stdout()).then(|| PartialFile::create(&self.file));
+        let file = (!self.is_stdout()).then(|| PartialFile::create(&self.file, OWNER_ONLY));
         let file = file.transpose()?;
         let out: Box<dyn Write> = match &file {
-            Some(file) => Box::new(file.partial.as_file().try_clone()?),
+            Some(file) => Box::new(file.open()?),
             None => Box::new(Pipe(
                 io::stdout().as_fd().try_clone_to_owned()?.into(),
                 STALL,
@@ -103,43 +106,6 @@ impl Backup {
             file.finish()?;
         }
         Ok((manifest, bar.position()))
-    }
-}
-
-/// File that gets its name once it is complete. Dropped before, it is removed.
-struct PartialFile<'a> {
-    file: &'a Path,
-    /// `FILE.partial`, for the user of this process only: an archive has credentials and personal data.
-    partial: NamedTempFile,
-}
-
-impl<'a> PartialFile<'a> {
-    fn create(file: &'a Path) -> Result<Self, Error> {
-        let named = |error: io::Error| format!("{}: {error}", file.display());
-        if file.try_exists().map_err(named)? {
-            return Err(named(io::ErrorKind::AlreadyExists.into()).into());
-        }
-        let name = file.file_name().ok_or("this is not the name of a file")?;
-        let mut partial = tempfile::Builder::new();
-        partial.prefix(name).suffix(".partial").rand_bytes(0);
-        let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
-        let partial = partial.tempfile_in(folder.unwrap_or(Path::new(".")));
-        let partial = partial.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => format!(
-                "{0}.partial exists: another backup is in progress, or one was interrupted; then: rm {0}.partial",
-                file.display()
-            ),
-            _ => named(error),
-        })?;
-        Ok(Self { file, partial })
-    }
-
-    /// Gives the file its name. Fails if there is a file of this name.
-    fn finish(self) -> Result<(), Error> {
-        self.partial.as_file().sync_all()?;
-        let persisted = self.partial.persist_noclobber(self.file);
-        persisted.map_err(|error| format!("{}: {error}", self.file.display()))?;
-        Ok(())
     }
 }
 
@@ -175,7 +141,8 @@ async fn write(
         with: pet-inventory migrate";
     const NEWER: &str =
         "the schema is newer than this program: back up with the program of its version";
-    let pending = db::migrations::pending(&session.options, config.database.pooler).await?;
+    let pending =
+        db::migrations::pending(Schema::Store, &session.options, config.database.pooler).await?;
     if !pending.is_empty() {
         return Err(OLDER.into());
     }

@@ -1,8 +1,10 @@
 //! `check`: checks configuration, database, schema and image store, suggests fixes, and warns of insecure settings.
 
-use std::process::ExitCode;
+use std::{num::NonZeroU32, process::ExitCode, time::Duration};
 
 use bytes::Bytes;
+use clap::Args;
+use secrecy::SecretString;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -12,24 +14,58 @@ use super::{
 };
 use crate::{
     blob_store::BlobStore,
-    config::{Config, CorsOrigins},
-    db::{self, Database, ServerVersion},
+    config::{Config, CorsOrigins, Pooler},
+    db::{self, ConnectOptions, Database, Server, ServerVersion, migrations::Schema},
     domain::{address::is_loopback, caller::Scopes},
+    http_client,
     maintenance::orphaned_blobs,
+    server::cores,
 };
 
+/// Arguments of the command.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// Number of processes of the service: also add up their connections to PostgreSQL
+    #[arg(long, value_name = "NUMBER")]
+    replicas: Option<NonZeroU32>,
+}
+
 /// Prints one line per part and one per warning; the exit code is a failure if any check fails.
-pub async fn run(config: &Config, json: bool) -> Result<ExitCode, Error> {
+pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCode, Error> {
     // `Config` is always valid.
     let valid = Ok("valid; see: pet-inventory config show".to_owned());
     let mut results = vec![("configuration", valid)];
+    let mut warnings = warnings(config);
     match Session::open(config).await {
         Ok(session) => {
-            results.push(("database", database(config, &session).await));
-            let schema = schema(config, &session).await;
+            let server = database(config, &session.options).await;
+            let of_limits = match &config.limits.database_url {
+                Some(url) => Some(limits(config, url).await),
+                None => None,
+            };
+            if let Ok(server) = &server {
+                warnings.extend(cluster_warnings(server).await.map(|it| ("database", it)));
+                if let Some(replicas) = command.replicas {
+                    let of_limits = of_limits.as_ref().and_then(|it| it.as_ref().ok());
+                    let of_limits = of_limits.map(|(server, _)| server);
+                    let sum = connections(config, replicas, server, of_limits);
+                    results.push(("connections", sum));
+                }
+            }
+            results.push((
+                "database",
+                server.map(|server| description(config, &server)),
+            ));
+            let schema = schema(config, Schema::Store, &session.options).await;
             let current = schema.is_ok().then_some(&session);
             let images = images(config, current).await;
             results.extend([("schema", schema), ("images", images)]);
+            if let Some(url) = &config.database.read_url {
+                results.push(("standbys", standbys(config, &session, url).await));
+            }
+            if let Some(of_limits) = of_limits {
+                results.push(("limits", of_limits.map(|(_, status)| status)));
+            }
             session.close().await?;
         }
         Err(error) => {
@@ -42,7 +78,7 @@ pub async fn run(config: &Config, json: bool) -> Result<ExitCode, Error> {
         Ok(status) => ("ok", part, status),
         Err(problem) => ("FAILED", part, problem.to_string()),
     });
-    let warnings = warnings(config).into_iter();
+    let warnings = warnings.into_iter();
     let warnings = warnings.map(|(part, warning)| ("WARNING", part, warning));
     let (checks, warnings): (Vec<_>, Vec<_>) = (checks.collect(), warnings.collect());
     let lines = checks.iter().chain(&warnings);
@@ -98,16 +134,25 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     }
     let cors = cors_warnings(config).into_iter();
     warnings.extend(cors.map(|warning| ("configuration", warning)));
-    let url = config.database.url.as_ref();
-    let options = url.and_then(|url| db::parse_url(url).ok());
-    if let Some(mode) = options.as_ref().and_then(db::weak_tls_mode) {
-        warnings.push((
+    for (part, key, url) in [
+        (
             "database",
-            format!(
-                "sslmode is {mode}: an attacker in the network can pretend to be PostgreSQL; \
-             add sslmode=verify-full&sslrootcert=FILE to the query of database.url (DATABASE_URL)"
-            ),
-        ));
+            "database.url (DATABASE_URL)",
+            &config.database.url,
+        ),
+        ("standbys", "database.read_url", &config.database.read_url),
+        ("limits", "limits.database_url", &config.limits.database_url),
+    ] {
+        let options = url.as_ref().and_then(|url| db::parse_url(url).ok());
+        if let Some(mode) = options.as_ref().and_then(db::weak_tls_mode) {
+            warnings.push((
+                part,
+                format!(
+                    "sslmode is {mode}: an attacker in the network can pretend to be PostgreSQL; \
+                 add sslmode=verify-full&sslrootcert=FILE to the query of {key}"
+                ),
+            ));
+        }
     }
     warnings
 }
@@ -144,40 +189,173 @@ pub fn cors_warnings(config: &Config) -> Vec<String> {
     warnings.collect()
 }
 
-async fn database(config: &Config, session: &Session) -> Result<String, Error> {
-    const NEXT: &str = "check database.url (DATABASE_URL), the network and PostgreSQL's log";
-    let database = Database::new(session.options.clone(), &config.database);
-    let version = database.run(db::server_version).await;
+/// Returns warnings of a cluster in which a failover may lose acknowledged writes.
+async fn cluster_warnings(server: &Server) -> impl Iterator<Item = String> {
+    let is_asynchronous = server.standbys > 0 && !server.is_synchronous;
+    let asynchronous = is_asynchronous.then(|| format!(
+        "{} standbys are connected, but synchronous_standby_names is empty: a failover loses acknowledged writes; see \
+         config/cluster/README.md", server.standbys
+    ));
+    let patroni = if server.cluster.is_empty() {
+        None
+    } else {
+        patroni_version(server).await
+    };
+    let old = patroni.filter(|version| is_old(version)).map(|version| format!(
+        "Patroni is {version}: versions before 4.1.5 lose acknowledged writes when a frozen primary goes on; upgrade it"
+    ));
+    asynchronous.into_iter().chain(old)
+}
+
+/// Asks Patroni beside the server for its version. `None` if there is none, or if it does not respond within a second.
+async fn patroni_version(server: &Server) -> Option<String> {
+    let client = http_client::builder().ok()?.timeout(Duration::from_secs(1));
+    let host = match server.address.as_deref()? {
+        address if address.contains(':') => format!("[{address}]"),
+        address => address.to_owned(),
+    };
+    let request = client
+        .build()
+        .ok()?
+        .get(format!("http://{host}:8008/patroni"));
+    let state = request.send().await.ok()?.bytes().await.ok()?;
+    let state: Value = serde_json::from_slice(&state).ok()?;
+    Some(state["patroni"]["version"].as_str()?.to_owned())
+}
+
+/// Returns true if a version of Patroni is less than 4.1.5.
+fn is_old(version: &str) -> bool {
+    let numbers = version
+        .split('.')
+        .map(|number| number.parse::<u32>().unwrap_or_default());
+    numbers.lt([4, 1, 5])
+}
+
+/// Adds up the connections of all processes to the server of the store, and to that of the limits if they have one.
+fn connections(
+    config: &Config,
+    replicas: NonZeroU32,
+    store: &Server,
+    of_limits: Option<&Server>,
+) -> Result<String, Error> {
+    let workers = config.server.workers.unwrap_or_else(cores).get();
+    let to_store = Database::max_connections(&config.database, workers, of_limits.is_none());
+    let to_limits = Database::max_connections_of_limits(&config.database, workers);
+    match of_limits {
+        None => admitted(config, replicas, to_store, store),
+        Some(server) if server.started == store.started => {
+            let to_both = to_store.saturating_add(to_limits);
+            admitted(config, replicas, to_both, store)
+        }
+        Some(server) => Ok(format!(
+            "{}; to that of the limits {}",
+            admitted(config, replicas, to_store, store)?,
+            admitted(config, replicas, to_limits, server)?
+        )),
+    }
+}
+
+/// Compares the connections of all processes with what a server admits.
+fn admitted(
+    config: &Config,
+    replicas: NonZeroU32,
+    each: u64,
+    server: &Server,
+) -> Result<String, Error> {
+    let all = each.saturating_mul(replicas.get().into());
+    let sum = format!("{replicas} × {each} = {all}");
+    if config.database.pooler == Pooler::Transaction {
+        return Ok(format!(
+            "{sum} to the connection pooler: compare with its max_client_conn"
+        ));
+    }
+    let max = server.max_connections;
+    if all > u64::try_from(max).unwrap_or_default() {
+        return Err(format!(
+            "{sum}, but PostgreSQL admits {max}: raise its max_connections, or lower database.max_connections or \
+             server.workers, or use a connection pooler"
+        )
+        .into());
+    }
+    Ok(format!("{sum} of the {max} that PostgreSQL admits"))
+}
+
+async fn database(config: &Config, options: &ConnectOptions) -> Result<Server, Error> {
+    const NEXT: &str = "check its URL (DATABASE_URL), the network and PostgreSQL's log";
+    let database = Database::new(options.clone(), &config.database);
+    let server = match database.open().await {
+        Ok(_) => database.run(Server::read).await,
+        Err(error) => Err(error),
+    };
     let pooler = database.check_pooler().await;
     database.close().await;
-    let version = version.map_err(|error| format!("{error}: {NEXT}"))?;
+    let server = server.map_err(|error| format!("{error}: {NEXT}"))?;
     if let Some(correction) = pooler.map_err(|error| format!("{error}: {NEXT}"))? {
         return Err(correction.into());
     }
     let oldest = ServerVersion::OLDEST_SUPPORTED;
+    let version = server.version;
     if version < oldest {
         return Err(
             format!("PostgreSQL {version} is too old: upgrade to {oldest} or newer").into(),
         );
     }
-    Ok(match &config.database.url {
+    Ok(server)
+}
+
+fn description(config: &Config, Server { version, .. }: &Server) -> String {
+    match &config.database.url {
         Some(_) => format!("PostgreSQL {version} at database.url"),
         None => format!(
             "embedded PostgreSQL {version} in {}",
             config.local_postgres.directory.display()
         ),
-    })
+    }
 }
 
-async fn schema(config: &Config, session: &Session) -> Result<String, Error> {
+async fn schema(
+    config: &Config,
+    schema: Schema,
+    options: &ConnectOptions,
+) -> Result<String, Error> {
     let pooler = config.database.pooler;
-    match db::migrations::pending(&session.options, pooler).await?.len() {
+    match db::migrations::pending(schema, options, pooler)
+        .await?
+        .len()
+    {
         0 => Ok("up to date".to_owned()),
         count => Err(format!(
             "pending migrations: {count}; serve applies them at startup, or run: pet-inventory migrate"
         )
         .into()),
     }
+}
+
+/// Checks that reads can use a standby.
+async fn standbys(config: &Config, session: &Session, url: &SecretString) -> Result<String, Error> {
+    let database = Database::new(session.options.clone(), &config.database);
+    let database = database.with_standbys(db::parse_url(url)?, &config.database);
+    let is_usable = database.check_standbys().await;
+    database.close().await;
+    let is_usable = is_usable.map_err(|error| {
+        format!("{error}: database.read_url must lead to standbys; until then, all reads go to the primary")
+    })?;
+    if !is_usable {
+        return Err("the standby of database.read_url follows no primary, or its user lacks a role, so all reads go to the \
+                    primary: grant pg_read_all_stats to the user"
+            .into());
+    }
+    Ok("a standby at database.read_url follows the primary".to_owned())
+}
+
+/// Checks the database of the limits.
+async fn limits(config: &Config, url: &SecretString) -> Result<(Server, String), Error> {
+    let options = db::parse_url(url)?;
+    let server = database(config, &options).await?;
+    let schema = schema(config, Schema::Limits, &options).await?;
+    let version = server.version;
+    let status = format!("PostgreSQL {version} at limits.database_url, schema {schema}");
+    Ok((server, status))
 }
 
 /// Writes a few bytes to the image store, and deletes them. Checks the owner of the store if a database is given.
@@ -200,4 +378,19 @@ async fn images(config: &Config, session: Option<&Session>) -> Result<String, Er
         Some(url) => format!("writable at {url}"),
         None => "writable in local_postgres.directory".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_patroni_are_compared_by_their_numbers() {
+        for old in ["3.0.2", "4.0.7", "4.1.4", "4.1", "3.10.12"] {
+            assert!(is_old(old), "{old}");
+        }
+        for new in ["4.1.5", "4.1.10", "4.2", "5.0.0"] {
+            assert!(!is_old(new), "{new}");
+        }
+    }
 }

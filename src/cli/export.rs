@@ -1,7 +1,6 @@
 //! `export`: writes all pets to a file that `import` reads.
 
 use std::{
-    fs::File,
     io::{self, BufWriter, Write},
     path::PathBuf,
     time::Duration,
@@ -14,10 +13,14 @@ use serde_json::json;
 
 use super::{
     output::{Error, print, progress},
+    partial_file::PartialFile,
     pet_file::Format,
     session::{connect_without_timeout, with_database},
 };
 use crate::{config::Config, db::exports};
+
+/// Permissions of the file: those of any new one.
+const ANYONE: u32 = 0o666;
 
 #[derive(Debug, Args)]
 pub struct ExportPets {
@@ -44,10 +47,11 @@ impl ExportPets {
         if json && self.file.is_none() {
             return Err("--json prints a summary, but stdout is for the pets; add a file".into());
         }
-        let out: Box<dyn Write> = match &self.file {
-            Some(file) => Box::new(
-                File::create_new(file).map_err(|error| format!("{}: {error}", file.display()))?,
-            ),
+        let file = self.file.as_deref();
+        let file = file.map(|file| PartialFile::create(file, ANYONE));
+        let file = file.transpose()?;
+        let out: Box<dyn Write> = match &file {
+            Some(file) => Box::new(file.open()?),
             None => Box::new(io::stdout().lock()),
         };
         let bar = ProgressBar::no_length();
@@ -66,6 +70,9 @@ impl ExportPets {
         })
         .await?;
         bar.finish_and_clear();
+        if let Some(file) = file {
+            file.finish()?;
+        }
         match &self.file {
             Some(file) => {
                 let (bytes, file) = (bar.position(), file.display());

@@ -24,8 +24,10 @@ use crate::{
     },
 };
 
-/// Number of records that are staged at once: some megabytes.
+/// Maximum number of records that are staged at once.
 const CHUNK: usize = 10_000;
+/// Number of bytes of the file after which they are staged, too: pets have up to a megabyte each.
+const CHUNK_BYTES: u64 = 4 << 20;
 /// Maximum number of invalid records in an error.
 const MAX_PROBLEMS: usize = 100;
 
@@ -71,6 +73,7 @@ impl ImportPets {
         let reader = bar.wrap_read(File::open(&self.file)?);
         let mut invalid = Vec::new();
         let mut chunk = Vec::with_capacity(CHUNK);
+        let mut chunk_begins = 0;
         for record in pet_file::records(reader, format, import.staged)? {
             match record? {
                 Ok(record) => chunk.push(record),
@@ -80,11 +83,12 @@ impl ImportPets {
                 break;
             }
             // After an invalid record nothing is added; the rest is read only to report more of them.
-            if chunk.len() == CHUNK {
+            if chunk.len() == CHUNK || bar.position() - chunk_begins >= CHUNK_BYTES {
                 if invalid.is_empty() {
                     import.stage(&chunk).await?;
                 }
                 chunk.clear();
+                chunk_begins = bar.position();
             }
         }
         if !invalid.is_empty() {

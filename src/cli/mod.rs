@@ -21,6 +21,7 @@ mod import;
 mod keys;
 mod migrate;
 mod output;
+mod partial_file;
 mod pet_file;
 mod restore;
 mod seed;
@@ -156,7 +157,7 @@ enum Command {
     /// Check that the service would run with this configuration, and suggest fixes
     ///
     /// With --json: {"ok":…,"checks":[{"part":…,"ok":…,"message":…}],"warnings":[{"part":…,"message":…}]}
-    Check,
+    Check(check::Check),
     /// Show the effective settings and their origins
     #[command(subcommand)]
     Config(config::Settings),
@@ -176,7 +177,7 @@ impl Command {
     fn refuse_ignored_options(&self, settings: &CommandLine, json: bool) -> Result<(), Error> {
         let (has_listen, has_url) = (settings.listen.is_some(), settings.database_url.is_some());
         let ignored = match self {
-            Self::Serve | Self::Check | Self::Config(_) => None,
+            Self::Serve | Self::Check(_) | Self::Config(_) => None,
             Self::Healthcheck => has_url.then_some("--database-url"),
             Self::Completions { .. }
             | Self::Openapi {
@@ -216,7 +217,13 @@ impl DocumentFormat {
     }
 }
 
-/// Runs the command line of this process and returns the exit code.
+/// Runs the command line of this process and returns the exit code. Starts the runtime here, because a crate that polls a
+/// future compiles all that it awaits: a program of this library would compile the service once more.
+///
+/// # Panics
+///
+/// If the system refuses to start threads.
+#[tokio::main]
 pub async fn run() -> ExitCode {
     let cli = Cli::parse();
     match cli.run().await {
@@ -279,7 +286,7 @@ impl Cli {
             Command::Backup(command) => Box::pin(command.run(&config, json)).await,
             Command::Restore(command) => Box::pin(command.run(&config, json)).await,
             Command::Seed(command) => Box::pin(command.run(&config, json)).await,
-            Command::Check => return check::run(&config, json).await,
+            Command::Check(command) => return check::run(&command, &config, json).await,
             Command::Config(command) => command.run(&settings, json),
             Command::Healthcheck => healthcheck::run(&config, json).await,
             Command::Completions { shell } => {

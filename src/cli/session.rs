@@ -4,7 +4,7 @@ use super::output::Error;
 use crate::{
     app::search_path,
     config::{Config, Pooler},
-    db::{self, Database},
+    db::{self, Database, migrations::Schema},
     embedded_postgres::EmbeddedPostgres,
 };
 
@@ -46,6 +46,7 @@ pub async fn with_database<T>(
     let session = Session::open(config).await?;
     let result = async {
         Box::pin(db::migrations::apply(
+            Schema::Store,
             &session.options,
             config.database.pooler,
         ))

@@ -195,7 +195,10 @@ async fn retry(
         for &position in positions {
             let found = db::webhooks::send_again(transaction, id, position, initiator).await?;
             found.ok_or_else(|| {
-                format!("no delivery {position} of webhook {id}; see: pet-inventory webhooks deliveries {id}")
+                format!(
+                    "webhook {id} has no delivery {position} whose change is still recorded; see: pet-inventory webhooks \
+                     deliveries {id}"
+                )
             })?;
         }
         Ok(())

@@ -207,8 +207,7 @@ impl Config {
             telemetry,
             ..
         } = self;
-        let url = database.url.as_ref().map(ExposeSecret::expose_secret);
-        let password = database.password.as_ref().map(ExposeSecret::expose_secret);
+        validate_databases(database, &self.limits)?;
         let zero = [
             ("images.max_size", images.max_size.0 == 0),
             ("images.max_uploads", images.max_uploads == 0),
@@ -245,14 +244,9 @@ impl Config {
                 "database.acquire_timeout",
                 database.acquire_timeout.is_zero(),
             ),
-            ("database.url", url == Some("")),
-            ("database.password", password == Some("")),
         ];
         if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err((key, "must not be empty or zero"));
-        }
-        if url.is_none() && database.password.is_some() {
-            return Err(("database.password", "must not be set without database.url"));
         }
         if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
             return Err(("server.max_header_size", "must be from 8KiB to 1MiB"));
@@ -298,6 +292,32 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Validates the URLs of databases and their password.
+fn validate_databases(
+    database: &Database,
+    limits: &Limits,
+) -> Result<(), (&'static str, &'static str)> {
+    for (key, text) in [
+        ("database.url", &database.url),
+        ("database.read_url", &database.read_url),
+        ("database.password", &database.password),
+        ("limits.database_url", &limits.database_url),
+    ] {
+        if (text.as_ref()).is_some_and(|it| it.expose_secret().is_empty()) {
+            return Err((key, "must not be empty or zero"));
+        }
+    }
+    let has_url = database.url.is_some();
+    if !has_url && database.password.is_some() {
+        return Err(("database.password", "must not be set without database.url"));
+    }
+    if database.read_url.is_some() && (!has_url || database.pooler != Pooler::None) {
+        let reason = "needs database.url, without a connection pooler";
+        return Err(("database.read_url", reason));
+    }
+    Ok(())
 }
 
 #[expect(

@@ -77,6 +77,8 @@ pub struct Operations {
 pub struct Database {
     /// With [`Database::password`], if that is set.
     pub url: Option<SecretString>,
+    /// With [`Database::password`], if that is set.
+    pub read_url: Option<SecretString>,
     pub password: Option<SecretString>,
     pub max_connections: u32,
     #[serde(with = "humantime_serde")]
@@ -85,16 +87,19 @@ pub struct Database {
 }
 
 impl Database {
-    /// Adds the password to the URL, in place of its own.
+    /// Adds the password to the URLs, in place of their own.
     pub(super) fn add_password(&mut self) {
-        let (Some(url), Some(password)) = (&self.url, &self.password) else {
+        let Some(password) = &self.password else {
             return;
         };
-        // If it is not a URL, the database client reports that.
-        if let Ok(mut url) = Url::parse(url.expose_secret()) {
-            url.query_pairs_mut()
-                .append_pair("password", password.expose_secret());
-            self.url = Some(String::from(url).into());
+        for url in [&mut self.url, &mut self.read_url].into_iter().flatten() {
+            // If it is not a URL, the database client reports that.
+            if let Ok(mut parsed) = Url::parse(url.expose_secret()) {
+                let mut query = parsed.query_pairs_mut();
+                query.append_pair("password", password.expose_secret());
+                drop(query);
+                *url = String::from(parsed).into();
+            }
         }
     }
 }
@@ -176,6 +181,7 @@ struct PlanSection {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
+    pub database_url: Option<SecretString>,
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
     pub failed_authentication_per_minute: NonZeroU32,

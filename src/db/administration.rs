@@ -4,7 +4,7 @@ use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::caller::CallerId;
 
 /// Whether the service still has an administrator: a caller that is enabled, and has the scope `admin` and a valid key or
-/// client.
+/// client with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Administration {
     /// It has one, or this change takes none away.
@@ -15,6 +15,18 @@ pub enum Administration {
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK_KEY: i64 = 0x7065_7473_6164_6d69;
+
+/// Condition that a row of `callers` is an administrator.
+macro_rules! administrator {
+    () => {
+        "scopes @> '{admin}' and disabled_at is null and exists (
+             select from credentials
+             where caller_id = callers.id and kind in ('api_key', 'client_secret')
+               and (credentials.scopes is null or credentials.scopes @> '{admin}')
+               and revoked_at is null and (expires_at is null or expires_at > now())
+         )"
+    };
+}
 
 impl Administration {
     /// Returns the state after a change in this transaction, which has taken an administrator away if `is_one_less`. Until
@@ -29,29 +41,29 @@ impl Administration {
         // A statement of its own, so that the next one sees what others have committed meanwhile.
         let lock = sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK_KEY);
         with_timeout(lock.execute(&mut *transaction)).await?;
-        let query = sqlx::query_scalar(
-            "select exists (
-                 select from callers
-                 where scopes @> '{admin}' and disabled_at is null and exists (
-                     select from credentials
-                     where caller_id = callers.id and kind in ('api_key', 'client_secret')
-                       and revoked_at is null and (expires_at is null or expires_at > now())
-                 )
-             )",
-        );
+        let query = sqlx::query_scalar(concat!(
+            "select exists (select from callers where ",
+            administrator!(),
+            ")"
+        ));
         let has_one = with_timeout(query.fetch_one(transaction)).await?;
         Ok(if has_one { Self::Kept } else { Self::Lost })
     }
 }
 
-/// Returns true if the caller is enabled and has the scope `admin`, or `None` if there is no such caller. It is not changed
-/// before the transaction ends.
+/// Returns true if the caller is an administrator, or `None` if there is no such caller. It is not changed before the
+/// transaction ends, and gets no key or client.
 pub(super) async fn is_administrator(
     transaction: &mut Connection,
     id: CallerId,
 ) -> Result<Option<bool>, Error> {
-    let query = sqlx::query_scalar(
-        "select scopes @> '{admin}' and disabled_at is null from callers where id = $1 for share",
-    );
+    // A statement of its own, so that the next one sees a key that was added meanwhile.
+    let lock = sqlx::query("select from callers where id = $1 for update").bind(id.0);
+    with_timeout(lock.execute(&mut *transaction)).await?;
+    let query = sqlx::query_scalar(concat!(
+        "select ",
+        administrator!(),
+        " from callers where id = $1"
+    ));
     with_timeout(query.bind(id.0).fetch_optional(transaction)).await
 }

@@ -247,9 +247,12 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// Begins a restore into a database with the schema. Returns `None` if one of its tables has rows. Other transactions
-    /// can only read them until the end.
-    pub async fn begin(mut connection: PgConnection) -> Result<Option<Self>, Error> {
+    /// Begins a restore of some of [`TABLES`] into a database with the schema. Returns `None` if one of its tables has rows.
+    /// Other transactions can only read them until the end.
+    pub async fn begin(
+        mut connection: PgConnection,
+        restored: &[(&str, &str)],
+    ) -> Result<Option<Self>, Error> {
         let tables = TABLES.map(|(table, _)| table).join(", ");
         let begin = format!(
             "begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0;
@@ -266,20 +269,41 @@ impl Restore {
         let has_rows: bool = sqlx::query_scalar(has_rows)
             .fetch_one(&mut connection)
             .await?;
-        Ok((!has_rows).then_some(Self { connection }))
+        if has_rows {
+            return Ok(None);
+        }
+        // An archive of a schema without the record of changes has no rows to put in their place.
+        let restored = restored.iter().map(|(table, _)| *table);
+        for table in restored.filter(|table| TABLES_WITH_A_ROW.contains(table)) {
+            let delete = AssertSqlSafe(format!("delete from {table}"));
+            connection.execute(delete).await?;
+        }
+        Ok(Some(Self { connection }))
     }
 
-    /// Begins to add rows to one of [`TABLES`].
+    /// Begins to add rows to one of [`TABLES`], of which an archive may have several parts.
     pub async fn rows(
         &mut self,
         (table, columns): (&str, &str),
     ) -> Result<RestoredRows<'_>, Error> {
-        if TABLES_WITH_A_ROW.contains(&table) {
-            let delete = AssertSqlSafe(format!("delete from {table}"));
-            self.connection.execute(delete).await?;
-        }
         let statement = format!("copy {table} ({columns}) from stdin");
         Ok(RestoredRows(self.connection.copy_in_raw(&statement).await?))
+    }
+
+    /// Returns true if each table has this number of rows.
+    pub async fn has_rows(&mut self, rows: &BTreeMap<String, u64>) -> Result<bool, Error> {
+        for (table, _) in TABLES {
+            if let Some(expected) = rows.get(table) {
+                let count = AssertSqlSafe(format!("select count(*) from {table}"));
+                let count: i64 = sqlx::query_scalar(count)
+                    .fetch_one(&mut self.connection)
+                    .await?;
+                if u64::try_from(count) != Ok(*expected) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Returns the size in bytes of the image with this SHA-256, in hexadecimal. Returns `None` if no row has it.

@@ -16,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sqlx::{Connection as _, Executor as _, PgConnection, postgres::PgConnectOptions};
+use sqlx::{
+    Connection as _, Executor as _, PgConnection, Row as _,
+    postgres::{PgConnectOptions, PgRow},
+};
 use tokio::{sync::Notify, time::timeout};
 
 use super::{
@@ -35,6 +38,57 @@ pub(super) const PING_TIMEOUT: Duration = Duration::from_millis(500);
 /// Minimum interval between two logged failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Statement that is true at a standby.
+pub(super) const IS_STANDBY: &str = "select pg_is_in_recovery()";
+
+/// Role of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Primary,
+    Standby,
+}
+
+impl Role {
+    /// Fails with an error of the class [`super::Error::Unavailable`] if a server has the other role. The last row is that
+    /// of [`IS_STANDBY`].
+    pub fn check(self, rows: &[PgRow]) -> Result<(), sqlx::Error> {
+        let row = rows.last().ok_or(sqlx::Error::RowNotFound)?;
+        let role = if row.try_get(0)? {
+            Self::Standby
+        } else {
+            Self::Primary
+        };
+        if role == self {
+            return Ok(());
+        }
+        Err(self.refusal())
+    }
+
+    /// Reports that a circuit breaker has opened.
+    fn report_opening(self, error: &sqlx::Error) {
+        match self {
+            Self::Primary => {
+                tracing::error!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
+                metrics::counter!("db_client_breaker_opened_total").increment(1);
+            }
+            Self::Standby => {
+                tracing::warn!(%error, "no standby responds; all reads go to the primary until one does");
+            }
+        }
+    }
+
+    /// Returns the error of a server with the other role.
+    pub fn refusal(self) -> sqlx::Error {
+        let problem = match self {
+            Self::Primary => {
+                "the server is a standby (in recovery), which may lack the latest writes"
+            }
+            Self::Standby => "the server is no standby",
+        };
+        io::Error::new(io::ErrorKind::NotConnected, problem).into()
+    }
+}
+
 /// Circuit breaker for one PostgreSQL. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Breaker(Arc<Inner>);
@@ -42,6 +96,7 @@ pub struct Breaker(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     options: PgConnectOptions,
+    role: Role,
     /// Atomic, because it is read several times per request: cores would contend for the lock of a watch channel.
     is_open: AtomicBool,
     opened: Notify,
@@ -60,10 +115,11 @@ struct Times {
 }
 
 impl Breaker {
-    /// Creates a closed breaker that probes with `options`.
-    pub(super) fn new(options: PgConnectOptions) -> Self {
+    /// Creates a closed breaker that probes with `options` for a server with this role.
+    pub(super) fn new(options: PgConnectOptions, role: Role) -> Self {
         Self(Arc::new(Inner {
             options,
+            role,
             is_open: AtomicBool::new(false),
             opened: Notify::new(),
             is_probing: AtomicBool::new(false),
@@ -159,11 +215,12 @@ async fn probe_until_available(breaker: Weak<Inner>) {
     let mut is_first_timeout = true;
     while let Some(inner) = breaker.upgrade() {
         let breaker = Breaker(inner);
-        match probe(&breaker.0.options).await {
+        match probe(&breaker.0.options, breaker.0.role).await {
             Ok(()) => {
                 if let Some(since) = failed_since {
                     tracing::info!(
                         away = ?since.elapsed(),
+                        role = ?breaker.0.role,
                         "closed the circuit breaker; PostgreSQL responds again"
                     );
                     // Older connections may lead to a server that no longer exists.
@@ -181,8 +238,7 @@ async fn probe_until_available(breaker: Weak<Inner>) {
             Err(error) => {
                 if failed_since.is_none() {
                     failed_since = Some(Instant::now());
-                    tracing::error!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
-                    metrics::counter!("db_client_breaker_opened_total").increment(1);
+                    breaker.0.role.report_opening(&error);
                     breaker.0.is_open.store(true, Ordering::Release);
                     breaker.0.opened.notify_waiters();
                 }
@@ -193,12 +249,13 @@ async fn probe_until_available(breaker: Weak<Inner>) {
     }
 }
 
-/// Runs one probe on a new connection. An error response from a running server counts as success.
-async fn probe(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
+/// Runs one probe on a new connection. An error response from a running server counts as success, unless that has
+/// another role.
+async fn probe(options: &PgConnectOptions, role: Role) -> Result<(), sqlx::Error> {
     let statement = async {
         let mut connection = PgConnection::connect_with(options).await?;
         // A pooler accepts connections even if PostgreSQL is unavailable.
-        connection.execute("select 1").await?;
+        role.check(&connection.fetch_all(IS_STANDBY).await?)?;
         connection.close().await
     };
     match timeout(PROBE_TIMEOUT, statement).await {

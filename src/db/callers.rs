@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use sqlx::{AssertSqlSafe, FromRow};
 
 use super::{
-    administration::Administration,
+    administration::{Administration, is_administrator},
     codec::{self, SecretHash},
     connect::Connection,
     deadline::with_timeout,
@@ -153,6 +153,9 @@ pub async fn change(
     change: CallerChange,
     initiator: &Initiator,
 ) -> Result<Option<Administration>, Error> {
+    let Some(was_one) = is_administrator(transaction, id).await? else {
+        return Ok(None);
+    };
     let query = sqlx::query_as(
         "update callers
          set plan = coalesce($2, callers.plan), scopes = coalesce($3, callers.scopes),
@@ -200,7 +203,6 @@ pub async fn change(
         let record = record.with_data(Some(data.into()));
         record::write(transaction, &[record]).await?;
     }
-    let was_one = !is_disabled && scopes.contains(Scope::Admin);
     let is_disabled = change.is_disabled.unwrap_or(is_disabled);
     let is_one = !is_disabled && change.scopes.unwrap_or(scopes).contains(Scope::Admin);
     let is_one_less = was_one && !is_one;
@@ -229,11 +231,7 @@ pub async fn delete(
     let account: Option<UserId> =
         with_timeout(query.bind(id.0).fetch_optional(&mut *transaction)).await?;
     // A credential that is being inserted is committed before this lock, and deleted by the next statement.
-    let query = sqlx::query_scalar(
-        "select scopes @> '{admin}' and disabled_at is null from callers where id = $1 for update",
-    );
-    let locked = query.bind(id.0).fetch_optional(&mut *transaction);
-    let Some(is_administrator) = with_timeout(locked).await? else {
+    let Some(is_one_less) = is_administrator(transaction, id).await? else {
         return Ok(None);
     };
     let query = sqlx::query_scalar(concat!(
@@ -259,7 +257,7 @@ pub async fn delete(
     let mut records = vec![deleted(Kind::Caller, id.0)];
     records.extend(account.map(|user| deleted(Kind::User, user.0).owned_by(Some(id))));
     record::write(transaction, &records).await?;
-    let administration = Administration::after(transaction, is_administrator).await?;
+    let administration = Administration::after(transaction, is_one_less).await?;
     Ok(Some(Deleted {
         hashes,
         administration,

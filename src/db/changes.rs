@@ -46,6 +46,7 @@ macro_rules! publish {
              where exists (select from numbered)
          )
          select (select count(*) from numbered) as published,
+                coalesce((select position from held) <> (select position from changes_clock), false) as is_stale,
                 coalesce(extract(epoch from clock_timestamp() - coalesce(
                     (select min(at) from numbered),
                     case when not exists (select from held) then (select min(at) from new_changes) end
@@ -61,6 +62,8 @@ pub struct Publication {
     /// Number of changes that it published.
     #[sqlx(try_from = "i64")]
     pub published: u64,
+    /// True if it waited for another publication: it may have found changes only that this one has published.
+    is_stale: bool,
     /// Age in seconds of the oldest change that it found, published or not.
     pub lag: f64,
     /// True if any webhook is enabled.
@@ -88,7 +91,7 @@ async fn publish_by(
         all.published += batch.published;
         all.lag = batch.lag.max(all.lag);
         all.has_webhooks = batch.has_webhooks;
-        if batch.published < MAX_BATCH {
+        if batch.published < MAX_BATCH && !batch.is_stale {
             return Ok(all);
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! Invariants:
 //! - Every connection has the same limits and planner settings; behind a transaction pooler, every transaction.
+//! - No connection is to a server with another role when it is opened: a standby may lack acknowledged writes. A pooler may
+//!   connect to another server later.
 //! - The failure of a statement updates the circuit breaker, and decides whether its connection is used again.
 
-use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
+use std::{borrow::Cow, str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
@@ -13,7 +15,7 @@ use sqlx::{
 };
 
 use super::{
-    breaker::Breaker,
+    breaker::{Breaker, IS_STANDBY, Role},
     deadline::with_timeout,
     error::{
         AsDatabaseError, Error, is_connection_failure, is_prepared_statement_mismatch, is_read_only,
@@ -49,29 +51,6 @@ pub fn weak_tls_mode(options: &ConnectOptions) -> Option<&'static str> {
     (!is_local).then_some(mode)
 }
 
-/// Returns the version of PostgreSQL.
-pub async fn server_version(connection: &mut Connection) -> Result<ServerVersion, Error> {
-    let query = sqlx::query_scalar("select current_setting('server_version_num')::int");
-    with_timeout(query.fetch_one(connection))
-        .await
-        .map(ServerVersion)
-}
-
-/// Version of PostgreSQL, such as 150018 for 15.18.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ServerVersion(i32);
-
-impl ServerVersion {
-    /// Oldest supported version.
-    pub const OLDEST_SUPPORTED: Self = Self(130_000);
-}
-
-impl fmt::Display for ServerVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 10_000, self.0 % 10_000)
-    }
-}
-
 /// Settings of a session. PostgreSQL enforces the timeouts if this process interrupted a statement or died. For
 /// superusers, who may set it, `deadlock_timeout` is below `lock_timeout`, so a deadlock is reported as such and retried.
 const SESSION_SETTINGS: &str = "set statement_timeout = '1900ms'; \
@@ -86,18 +65,25 @@ const SESSION_SETTINGS: &str = "set statement_timeout = '1900ms'; \
 pub(super) struct Connector {
     pub options: ConnectOptions,
     pub pooler: Pooler,
+    pub role: Role,
     pub breaker: Breaker,
     /// Lock timeout of sessions.
     pub lock_timeout: Duration,
 }
 
 impl Connector {
-    pub fn new(options: ConnectOptions, pooler: Pooler, lock_timeout: Duration) -> Self {
+    pub fn new(
+        options: ConnectOptions,
+        pooler: Pooler,
+        role: Role,
+        lock_timeout: Duration,
+    ) -> Self {
         let options = pooler::compatible(options, pooler).application_name("pet-inventory");
         Self {
-            breaker: Breaker::new(options.clone()),
+            breaker: Breaker::new(options.clone(), role),
             options,
             pooler,
+            role,
             lock_timeout,
         }
     }
@@ -114,18 +100,20 @@ impl Connector {
         })
     }
 
-    /// Applies the settings of sessions to a new connection. Behind a pooler, there are only those of transactions.
+    /// Applies the settings of sessions to a new connection, and refuses that of a server with another role. Behind a pooler,
+    /// there are only settings of transactions.
     pub async fn configure(&self, connection: &mut Connection) -> Result<(), sqlx::Error> {
-        if self.pooler == Pooler::None {
-            let lock_timeout = self.lock_timeout.as_millis();
-            let settings = format!(
-                "set lock_timeout = {lock_timeout}; {PLANNER_SETTINGS}; {SESSION_SETTINGS}"
-            );
-            connection
-                .execute(sqlx::raw_sql(AssertSqlSafe(settings)))
-                .await?;
-        }
-        Ok(())
+        let statements = match self.pooler {
+            Pooler::None => {
+                let lock_timeout = self.lock_timeout.as_millis();
+                format!(
+                    "set lock_timeout = {lock_timeout}; {PLANNER_SETTINGS}; {SESSION_SETTINGS}; {IS_STANDBY}"
+                )
+            }
+            Pooler::Transaction => IS_STANDBY.to_owned(),
+        };
+        let statements = sqlx::raw_sql(AssertSqlSafe(statements));
+        self.role.check(&connection.fetch_all(statements).await?)
     }
 
     /// Runs `work`, in a transaction if it has several statements. Returns its result, and true if the connection can be

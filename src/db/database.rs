@@ -5,16 +5,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::{
-    batch::Batchers,
-    breaker::Breaker,
+    batch::{BatchedStatement, Batchers, KINDS},
+    breaker::{Breaker, IS_STANDBY, Role},
     connect::{ConnectOptions, Connection, Connector},
+    deadline::with_timeout,
     error::{AsDatabaseError, Error},
     large_reads::{Cost, Requester},
     pool::{self, Pool, Usage},
     pooler,
+    position::Position,
+    standbys::Standbys,
 };
 use crate::config;
 
@@ -27,17 +30,43 @@ pub struct Database(Arc<WorkerState>);
 struct WorkerState {
     pool: Pool,
     batchers: Batchers,
+    standbys: Option<Standbys>,
 }
 
 impl Database {
     /// Creates the pool, which opens connections on demand.
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
-        let connector = Connector::new(options, config.pooler, pool::LOCK_TIMEOUT);
-        let pool = Pool::new(connector, config);
+        let pool = new_pool(options, Role::Primary, config);
         Self(Arc::new(WorkerState {
             batchers: Batchers::new(pool.clone()),
             pool,
+            standbys: None,
         }))
+    }
+
+    /// Returns a handle to the same pool, with standbys to read from.
+    pub fn with_standbys(&self, options: ConnectOptions, config: &config::Database) -> Self {
+        let standbys = Standbys::new(new_pool(options, Role::Standby, config));
+        Self(Arc::new(WorkerState {
+            pool: self.0.pool.clone(),
+            batchers: self.0.batchers.for_worker(),
+            standbys: Some(standbys),
+        }))
+    }
+
+    /// Returns true if it has standbys to read from.
+    pub fn has_standbys(&self) -> bool {
+        self.0.standbys.is_some()
+    }
+
+    /// Fails if no standby responds. Returns true if reads can use it: it follows a primary, and tells so.
+    pub async fn check_standbys(&self) -> Result<bool, Error> {
+        let Some(standbys) = &self.0.standbys else {
+            return Ok(false);
+        };
+        let mut connection = standbys.pool.connector.open().await?;
+        let position = with_timeout(Position::of_standby(&mut connection)).await?;
+        Ok(position.is_known())
     }
 
     /// Returns a handle for another worker, with batchers that run on its core.
@@ -45,7 +74,18 @@ impl Database {
         Self(Arc::new(WorkerState {
             pool: self.0.pool.clone(),
             batchers: self.0.batchers.for_worker(),
+            standbys: self.0.standbys.as_ref().map(Standbys::for_worker),
         }))
+    }
+
+    /// Returns true if both are handles to the same pool.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.pool.committed, &other.0.pool.committed)
+    }
+
+    /// Opens a connection like those of the pool. Unlike the pool's, its error has the reason of a refusal.
+    pub async fn open(&self) -> Result<Connection, Error> {
+        self.connector().open().await
     }
 
     /// Opens and closes two connections, and returns the correction of the setting `database.pooler` if it is wrong.
@@ -99,6 +139,19 @@ impl Database {
         self.0.pool.committed.notified().await;
     }
 
+    /// Executes a read in a batch: at a standby, if the request follows a position that one has reached, or at the primary.
+    pub(super) async fn read<B: BatchedStatement>(
+        &self,
+        input: B::Input,
+    ) -> Result<B::Output, Error> {
+        if let Some(standbys) = &self.0.standbys
+            && let Some(output) = standbys.read::<B>(&input).await
+        {
+            return Ok(output);
+        }
+        self.batchers().execute::<B>(input).await
+    }
+
     /// Returns the batchers, which execute requests in one statement with those of others.
     pub(super) fn batchers(&self) -> &Batchers {
         &self.0.batchers
@@ -107,8 +160,13 @@ impl Database {
     /// Opens a connection without timeouts, planner settings or logging of slow statements, for commands that a person
     /// waits for.
     pub async fn connect_without_timeout(&self) -> Result<Connection, Error> {
-        let options = self.connector().options.clone().disable_statement_logging();
-        Ok(Connection::connect_with(&options).await?)
+        let connector = self.connector();
+        let options = connector.options.clone().disable_statement_logging();
+        let mut connection = Connection::connect_with(&options).await?;
+        connector
+            .role
+            .check(&connection.fetch_all(IS_STANDBY).await?)?;
+        Ok(connection)
     }
 
     /// Returns the current use of connections by purpose; that of batches is summed up over all workers.
@@ -119,9 +177,37 @@ impl Database {
         ]
     }
 
+    /// Returns the maximum number of connections to `database.url` of a process with this many workers: with the one that
+    /// listens for changes, and those of pings and leases that belong to no worker. The last go to `limits.database_url` if
+    /// that is set.
+    pub fn max_connections(config: &config::Database, workers: usize, has_limits: bool) -> u64 {
+        let kinds = u64::from(KINDS) - u64::from(!has_limits);
+        of_workers(workers, kinds) + u64::from(config.max_connections) + 2 + u64::from(has_limits)
+    }
+
+    /// Returns the maximum number of connections to `limits.database_url` of such a process: for pings and leases.
+    pub fn max_connections_of_limits(config: &config::Database, workers: usize) -> u64 {
+        of_workers(workers, 2) + u64::from(config.max_connections) + 2
+    }
+
     /// Stops the batchers, and closes all connections once they are idle.
     pub async fn close(&self) {
         self.0.batchers.close().await;
         self.0.pool.close().await;
+        if let Some(standbys) = &self.0.standbys {
+            standbys.close().await;
+        }
     }
+}
+
+fn of_workers(workers: usize, kinds: u64) -> u64 {
+    let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+    u64::from(workers) * kinds
+}
+
+fn new_pool(options: ConnectOptions, role: Role, config: &config::Database) -> Pool {
+    Pool::new(
+        Connector::new(options, config.pooler, role, pool::LOCK_TIMEOUT),
+        config,
+    )
 }

@@ -86,7 +86,7 @@ impl Waiting {
     }
 }
 
-/// Returns all deliveries that wait, by resource, then by position. `give_up_after` is the time since the first failure of old ones.
+/// Returns all deliveries that wait, by resource, then by position. Old ones have waited for `give_up_after`.
 pub async fn waiting(
     connection: &mut Connection,
     webhook: WebhookId,
@@ -158,8 +158,7 @@ pub async fn settle(
                                                      wait float8, error text, is_parked boolean)
              on conflict (webhook_id, position) do update
              set attempts = excluded.attempts, next_at = excluded.next_at, last_error = excluded.last_error,
-                 parked_at = excluded.parked_at,
-                 created_at = case when webhook_retries.attempts = 0 then now() else webhook_retries.created_at end
+                 parked_at = excluded.parked_at
              where webhook_retries.attempts = excluded.attempts - 1
          )
          select exists (select from mine) or not exists (select from webhooks where id = $1)",

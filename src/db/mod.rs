@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - Even if PostgreSQL is frozen, a statement ends within [`QUERY_TIMEOUT`] and the [`deadline`] of its response.
-//! - While PostgreSQL is known to be unavailable, no statement is sent ([`breaker`]).
+//! - While PostgreSQL is known to be unavailable, or a standby, no statement is sent ([`breaker`]).
 //! - Every failure is classified here, once ([`Error`]).
 //! - There are no import cycles: files import from the file that owns an item, not from this one.
 
@@ -38,10 +38,13 @@ pub mod orders;
 pub mod pets;
 mod pool;
 mod pooler;
+pub mod position;
 mod record;
 pub mod sample_store;
 mod sequences;
+mod server;
 pub mod sessions;
+mod standbys;
 pub mod usage;
 pub mod users;
 pub mod webhooks;
@@ -49,9 +52,7 @@ pub mod webhooks;
 pub use self::{
     administration::Administration,
     codec::SecretHash,
-    connect::{
-        ConnectOptions, Connection, ServerVersion, parse_url, server_version, weak_tls_mode,
-    },
+    connect::{ConnectOptions, Connection, parse_url, weak_tls_mode},
     database::Database,
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
@@ -59,4 +60,5 @@ pub use self::{
     large_reads::{Cost, Requester},
     pool::Usage,
     pooler::PLANNER_SETTINGS,
+    server::{Server, ServerVersion},
 };

@@ -24,6 +24,7 @@ use super::{
     deadline::with_timeout,
     error::{AsDatabaseError, Error},
     large_reads::LargeReads,
+    position,
 };
 use crate::config;
 
@@ -65,7 +66,10 @@ impl Pool {
             .test_before_acquire(false)
             .after_connect(move |connection, _| {
                 let connector = configuring.clone();
-                Box::pin(async move { connector.configure(connection).await })
+                Box::pin(async move {
+                    let configured = connector.configure(connection).await;
+                    configured.inspect_err(|error| connector.breaker.record_failure(error))
+                })
             })
             .before_acquire(
                 move |connection, PoolConnectionMetadata { age, idle_for, .. }| {
@@ -130,7 +134,12 @@ impl Pool {
         };
         let connector = &self.connector;
         let running = connector.run(&mut connection, has_several_statements, lock_timeout, work);
-        let (result, is_reusable) = running.await;
+        let (result, mut is_reusable) = running.await;
+        if result.is_ok() && has_several_statements && position::is_changing() {
+            let position = position::after_commit(&mut connection).await;
+            is_reusable &= position.is_some();
+            position::keep(position);
+        }
         if is_reusable {
             // sqlx pings it without a timeout. Boxed: it is 15 kB, which would be copied six times on the way into a task.
             let returned = Box::pin(connection.return_to_pool());

@@ -133,6 +133,14 @@ pub async fn change(
     }
     if let Some(new) = change.is_enabled.filter(|new| *new != is_enabled) {
         data.insert("enabled".to_owned(), json!([is_enabled, new]));
+        if new {
+            // What waits has another day, since none of it was tried meanwhile.
+            let query = sqlx::query(
+                "update webhook_retries set created_at = now() where webhook_id = $1 and parked_at is null",
+            );
+            let query = query.bind(id.get()).execute(&mut *transaction);
+            with_timeout(query).await?;
+        }
     }
     let has_new_url = change.url.as_ref().is_some_and(|new| new.as_str() != url);
     if has_new_url || !data.is_empty() {

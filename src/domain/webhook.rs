@@ -9,7 +9,7 @@ use super::{Invalid, address::is_public, change::Kind};
 
 /// Maximum number of webhooks.
 pub const MAX_WEBHOOKS: i64 = 100;
-/// Time after the first failure from which on a failed delivery is parked.
+/// Time for which a delivery waits before its next failure parks it.
 pub const GIVE_UP_AFTER: Duration = Duration::from_hours(24);
 /// Maximum time between two attempts.
 const MAX_DELAY: Duration = Duration::from_mins(5);

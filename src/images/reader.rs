@@ -17,8 +17,11 @@ use crate::domain::image::{Facts, ImageType, MAX_SIDE};
 #[rustfmt::skip]
 const SIGNATURES: [(&[u8], ImageType); 5] =
     [(b"\x89PNG\r\n\x1A\n", Png), (b"\xFF\xD8\xFF", Jpeg), (b"GIF87a", Gif), (b"GIF89a", Gif), (b"RIFF", WebP)];
-/// Maximum number of scans of a JPEG. A progressive one has about ten, and a decoder processes all pixels in each.
+/// Maximum number of scans of a JPEG. A progressive one has about ten, or 18 with four channels.
 const MAX_SCANS: u64 = 64;
+/// Maximum number of pixels in all scans of a JPEG: 20 scans of the largest. A decoder processes all pixels in each scan, even
+/// if it has no data.
+const MAX_SCANNED: u64 = 20 * MAX_SIDE as u64 * MAX_SIDE as u64;
 
 /// Reason for which bytes are rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -193,9 +196,13 @@ impl Reader {
                 }
                 _ => return Err(Broken("the frame header is invalid")),
             },
-            0xDA if self.facts.is_none() => return Err(Broken("the frame header is missing")),
-            0xDA if self.scans == MAX_SCANS => return Err(Broken("it has too many scans")),
-            0xDA => (self.next, self.scans, self.needed) = (Next::Scan, self.scans + 1, None),
+            0xDA => {
+                let facts = self.facts.ok_or(Broken("the frame header is missing"))?;
+                let pixels = u64::from(facts.width) * u64::from(facts.height);
+                (self.next, self.scans, self.needed) = (Next::Scan, self.scans + 1, None);
+                let is_many = self.scans > MAX_SCANS || self.scans * pixels > MAX_SCANNED;
+                check(!is_many, "it has too many scans")?;
+            }
             0xC4 | 0xC8 | 0xCC | 0xDB..=0xFE => {}
             0xC3..=0xCF => return Err(Broken("it is neither baseline nor progressive")),
             _ => return Err(Broken("a marker is out of place")),

@@ -2,7 +2,8 @@
 //!
 //! The decoder, `image-webp` 0.2.4, builds as many codes as the image asks for: up to 327,680 of them, and 1.4 GB from a
 //! file of 3.8 MB for 16×16 pixels. This module reads an image only as far as its codes. A malformed image passes: the
-//! decoder fails at the same place.
+//! decoder fails at the same place. This module must stop there, too: in a code without a symbol, lengths take no bits, so that
+//! a small file can have any number of them.
 
 use std::iter;
 
@@ -146,10 +147,11 @@ impl Stream<'_> {
     }
 
     fn cache_size(&mut self) -> Option<usize> {
-        Some(match self.read(1)? {
-            0 => 0,
-            _ => 1 << self.read(4)?,
-        })
+        if self.read(1)? == 0 {
+            return Some(0);
+        }
+        let bits = self.read(4)?;
+        (1..=11).contains(&bits).then_some(1 << bits)
     }
 
     fn group(&mut self, cache: usize) -> Option<[Code; 5]> {
@@ -181,11 +183,14 @@ impl Stream<'_> {
         for place in ORDER.into_iter().take(number) {
             lengths[place] = self.read(3)?;
         }
-        let code = Code::new(&lengths);
+        let code = Code::new(&lengths)?;
         let mut left = alphabet;
         if self.read(1)? == 1 {
             let bits = 2 + 2 * self.read(3)?;
             left = 2 + self.read(bits)?;
+            if left > alphabet {
+                return None;
+            }
         }
         let (mut lengths, mut previous) = (Vec::new(), 8);
         while lengths.len() < alphabet && left > 0 {
@@ -201,7 +206,10 @@ impl Stream<'_> {
             }
             lengths.resize(lengths.len() + times, length);
         }
-        (lengths.len() <= alphabet).then(|| Code::new(&lengths))
+        if lengths.len() > alphabet {
+            return None;
+        }
+        Code::new(&lengths)
     }
 }
 
@@ -214,19 +222,29 @@ struct Code {
 }
 
 impl Code {
-    fn new(lengths: &[usize]) -> Self {
+    /// Returns `None` for a code without a symbol, and for one that does not use all combinations of its bits.
+    fn new(lengths: &[usize]) -> Option<Self> {
         let (mut counts, mut places) = ([0; 16], [0; 16]);
         let used = (lengths.iter().enumerate()).filter(|(_, length)| **length > 0);
         used.clone().for_each(|(_, length)| counts[*length] += 1);
         for length in 1..counts.len() {
             places[length] = places[length - 1] + counts[length - 1];
         }
-        let mut symbols = vec![0; counts.iter().sum()];
+        let number = counts.iter().sum();
+        let longest = counts.iter().rposition(|count| *count > 0)?;
+        let combinations = counts[1..=longest]
+            .iter()
+            .fold(0, |sum, count| (sum + count) << 1);
+        // The decoder compares 16 bits of both.
+        if number > 1 && combinations % (1 << 16) != (2 << longest) % (1 << 16) {
+            return None;
+        }
+        let mut symbols = vec![0; number];
         for (symbol, length) in used {
             symbols[places[*length]] = symbol;
             places[*length] += 1;
         }
-        Self { counts, symbols }
+        Some(Self { counts, symbols })
     }
 
     fn simple(symbols: Vec<usize>) -> Self {

@@ -51,9 +51,9 @@ pub fn start(maintained: Maintained) -> JoinSet<()> {
     } = maintained;
     let mut tasks = JoinSet::new();
     tasks.spawn(flush_limits(Arc::clone(&limits)));
-    tasks.spawn(write_usage(database.clone(), Arc::clone(&limits)));
+    tasks.spawn(write_usage(Arc::clone(&limits)));
     tasks.spawn(sweep_limits(
-        limits,
+        Arc::clone(&limits),
         maintained.failed_authentication,
         maintained.logins,
     ));
@@ -62,6 +62,7 @@ pub fn start(maintained: Maintained) -> JoinSet<()> {
     tasks.spawn(maintained.feed.run(database.clone()));
     tasks.spawn(purge_expired_rows(
         database.clone(),
+        limits.database.clone(),
         maintained.change_retention,
     ));
     tasks.spawn(write_key_uses(maintained.authenticator));
@@ -82,10 +83,10 @@ async fn flush_limits(limits: Arc<RateLimits>) {
 }
 
 /// Writes the requests of callers to their history.
-async fn write_usage(database: Database, limits: Arc<RateLimits>) {
+async fn write_usage(limits: Arc<RateLimits>) {
     loop {
         sleep(Duration::from_secs(1)).await;
-        match limits.usage.write(&database).await {
+        match limits.usage.write(&limits.database).await {
             // Logged each second already.
             Ok(()) | Err(db::Error::Unavailable(_)) => {}
             Err(error) => {
@@ -160,7 +161,7 @@ async fn purge_changes(database: &Database, retention: Duration) -> Result<u64, 
 
 /// Deletes idempotency keys after a day, expired access tokens and sessions, limit usage of past days, old
 /// changes, and deliveries that were given up long ago.
-async fn purge_expired_rows(database: Database, change_retention: Duration) {
+async fn purge_expired_rows(database: Database, limits: Database, change_retention: Duration) {
     loop {
         sleep(Duration::from_mins(1)).await;
         let purged = async {
@@ -168,8 +169,6 @@ async fn purge_expired_rows(database: Database, change_retention: Duration) {
             while database.run(db::idempotency::purge_expired).await? > 0 {}
             while database.run(db::oauth::purge_expired).await? > 0 {}
             while database.run(db::sessions::purge_expired).await? > 0 {}
-            while database.run(db::limits::purge_expired).await? > 0 {}
-            while database.run(db::usage::purge_expired).await? > 0 {}
             while purge_changes(&database, change_retention).await? > 0 {}
             while database
                 .run(async |connection| {
@@ -178,6 +177,9 @@ async fn purge_expired_rows(database: Database, change_retention: Duration) {
                 .await?
                 > 0
             {}
+            // Last: they may be in another database, which may be away.
+            while limits.run(db::limits::purge_expired).await? > 0 {}
+            while limits.run(db::usage::purge_expired).await? > 0 {}
             Ok::<_, db::Error>(())
         };
         if let Err(error) = purged.await {

@@ -53,7 +53,10 @@ const fn metric(kind: Kind, name: &'static str, labels: Labels, help: &'static s
 }
 
 const PLANS: (&str, &[&str]) = ("plan", &["free", "pro", "enterprise", "open"]);
-const POOLS: (&str, &[&str]) = ("db_client_connection_pool_name", &["requests", "batches"]);
+const POOLS: (&str, &[&str]) = (
+    "db_client_connection_pool_name",
+    &["requests", "batches", "limits", "leases"],
+);
 const CPU: Described = metric(
     Counter,
     "process_cpu_seconds_total",
@@ -94,8 +97,8 @@ pub const METRICS: &[Described] = &[
     metric(Counter, "idempotent_replays_total", &[], "Responses replayed for a repeated Idempotency-Key."),
 
     metric(Gauge, "db_client_connections", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
-        "Open connections to PostgreSQL: for requests, for batched statements (batches)."),
-    metric(Gauge, "db_client_connection_max", &[("db_client_connection_pool_name", &["requests"])],
+        "Open connections to PostgreSQL: for requests, for batched statements (batches); with limits.database_url, to that of the limits (limits, leases)."),
+    metric(Gauge, "db_client_connection_max", &[("db_client_connection_pool_name", &["requests", "limits"])],
         "Maximum number of connections to PostgreSQL: database.max_connections."),
     metric(Gauge, "db_client_connection_pending_requests", &[POOLS],
         "Requests that wait for a connection or a batched statement."),
@@ -105,6 +108,8 @@ pub const METRICS: &[Described] = &[
         "Requests per batched statement."),
     metric(Counter, "db_client_transaction_retries_total", &[],
         "Transactions retried after a serialization failure or a deadlock."),
+    metric(Counter, "db_client_standby_reads_total", &[("result", &["served", "behind", "other_timeline", "large", "unavailable"])],
+        "Reads that follow a change, with database.read_url: served by a standby, or at the primary since no standby was that far (behind), followed it (other_timeline) or responded in time (unavailable), or since a pet is large."),
     metric(Gauge, "db_client_breaker_open", &[],
         "Circuit breaker of PostgreSQL: 1 is open (unreachable), 0 is closed."),
     metric(Counter, "db_client_breaker_opened_total", &[], "Openings of the circuit breaker of PostgreSQL."),

@@ -333,6 +333,14 @@ async fn last_administrator_is_kept() {
             None => request.await,
         }
     };
+    // Without a key, a caller is none: its deletion takes none away, although none is left.
+    let new = json!({"name": "keyless", "plan": "free", "scopes": ["admin"]});
+    let keyless = send(Method::POST, "/admin/callers", Some(new)).await;
+    let keyless = format!("/admin/callers/{}", keyless.is(201).id());
+    send(Method::PATCH, &keyless, Some(json!({"disabled": true})))
+        .await
+        .is(200);
+    send(Method::DELETE, &keyless, None).await.is(200);
     let new = json!({"name": "last", "plan": "free", "scopes": ["admin", "read:pets"]});
     let last = send(Method::POST, "/admin/callers", Some(new))
         .await
@@ -341,6 +349,9 @@ async fn last_administrator_is_kept() {
     let keys = format!("{path}/keys");
     let key = send(Method::POST, &keys, Some(json!({}))).await.is(201);
     let key = key.json();
+    // A key without the scope does not count.
+    let reader = json!({"scopes": ["read:pets"]});
+    send(Method::POST, &keys, Some(reader)).await.is(201);
     let revoke = format!("/admin/keys/{}", key["id"]);
     let before = send(Method::GET, &path, None).await.text();
     for (method, path, body) in [

@@ -137,6 +137,44 @@ async fn write(app: Arc<TestApp>, writer: u32, stop: Arc<AtomicBool>) -> u32 {
     number
 }
 
+/// A table has an entry for every 4 MiB.
+#[tokio::test(flavor = "multi_thread")]
+async fn restored_record_of_changes_has_every_change() {
+    const DIGEST: &str =
+        "select hashtext(string_agg(changes::text, '' order by position))::bigint from changes";
+    let original = Store::empty().await;
+    original.run(&["migrate"]).await.is(0);
+    original
+        .database
+        .run(
+            "with added as (
+                 insert into changes (position, at, kind, resource, action, version, actor, request_id, data)
+                 select clock.position + number, now(), 'pet', number, 'updated', number, 'acme', repeat('x', 200), '{}'
+                 from changes_clock clock, generate_series(1, 40000) number
+                 returning position
+             )
+             update changes_clock set position = (select max(position) from added)",
+        )
+        .await;
+    let archive = original.back_up().await;
+    let mut list = Command::new("tar");
+    list.args(["--list", "--file", &archive]);
+    let list = Output::of(list).await.is(0).stdout;
+    let parts = list.lines().filter(|it| it.starts_with("tables/changes/"));
+    assert!(parts.count() >= 3);
+
+    let copy = Store::empty().await;
+    copy.run(&["restore", &archive]).await.is(0);
+    assert_eq!(
+        copy.database.number(DIGEST).await,
+        original.database.number(DIGEST).await
+    );
+    let service = copy.serve().await;
+    let read = service.get("/changes?after=0&limit=1000").is(200).await;
+    let count = read.json()["changes"].as_array().map(Vec::len);
+    assert_eq!(count, Some(1_000));
+}
+
 #[expect(clippy::print_stdout, reason = "the times of the drill")]
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_drill_under_write_load_restores_one_point_in_time() {

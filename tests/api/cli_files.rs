@@ -87,6 +87,23 @@ async fn export_and_import_round_trip_every_field() {
     assert!(output.stderr.contains("out.csv"), "{output:?}");
 }
 
+/// A part of a file could be taken for all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn export_that_fails_leaves_no_file() {
+    let store = Store::new().await;
+    store
+        .database
+        .run("alter table pets rename photo_urls to gone")
+        .await;
+    store.run(&["export", "out.csv"]).await.is(1);
+    for name in ["out.csv", "out.csv.partial"] {
+        assert!(!store.home.path().join(name).exists(), "{name}");
+    }
+    store.write("out.csv.partial", "");
+    let refused = store.run(&["export", "out.csv"]).await.is(1).stderr;
+    assert!(refused.contains("rm out.csv.partial"), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn import_with_invalid_lines_names_them_and_adds_nothing() {
     let store = Store::new().await;
@@ -167,6 +184,22 @@ async fn import_names_taken_ids_and_generates_free_ones() {
         .map(|pet| pet["id"].as_i64())
         .collect();
     assert_eq!(chosen, [Some(3), Some(4), Some(5)]);
+
+    // The sequence is behind the ids of the file, so that no client has to skip them.
+    let next: i64 = pets
+        .iter()
+        .filter_map(|pet| pet["id"].as_i64())
+        .max()
+        .expect("a pet")
+        + 1;
+    let lines = (next..next + 50).map(|id| format!("{{\"id\": {id}, \"name\": \"e\"}}\n"));
+    store.write("fourth.ndjson", &lines.collect::<String>());
+    store.run(&["import", "fourth.ndjson"]).await.is(0);
+    let reached = store
+        .database
+        .number("select last_value from pet_ids")
+        .await;
+    assert_eq!(reached, next + 50);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use pet_inventory::domain::caller::{Scope, Scopes};
 use reqwest::Method;
 use serde_json::{Value, json};
+use sqlx::Executor as _;
 use test_support::{
     Call, Events, Home, Service, TestApp, TestDatabase, eventually, make_key, raw::connect_from,
     scopes,
@@ -279,6 +280,39 @@ async fn streams_are_bounded_and_hold_no_permit() {
     add(&app, 1).await;
     drop(streams);
     eventually(async || open().send().await.expect("a response").status() == 200).await;
+}
+
+/// Streams that catch up read page after page; others need connections, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_read_the_record_with_a_quarter_of_the_connections() {
+    let app = TestApp::with(&[("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "8")]).await;
+    add(&app, 1).await;
+    // The first stream starts the feed.
+    let mut events = Events::open(app.get("/changes")).await;
+    events.id().await;
+    let mut blocker = app.database.connect().await;
+    let lock = "begin; lock table changes in access exclusive mode";
+    blocker.execute(lock).await.expect("a lock");
+    let streams = (0..16).map(|_| {
+        let request = app.get("/changes?after=0");
+        request.header("accept", "text/event-stream").send()
+    });
+    let observed = async {
+        // One connection is the feed's.
+        let waiting = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'";
+        let mut most = 0;
+        for _ in 0..10 {
+            most = most.max(app.database.number(waiting).await);
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        blocker.execute("commit").await.expect("free");
+        most
+    };
+    let (_, most) = tokio::join!(join_all(streams), observed);
+    assert!((1..=3).contains(&most), "{most} connections");
+    let mut events = Events::open(app.get("/changes?after=0&kind=pet")).await;
+    assert_eq!(events.change().await["resource"], "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -124,6 +124,39 @@ async fn account_without_a_fingerprint_is_400_and_not_stored() {
     }
 }
 
+/// Passwords are left out of the fingerprint of such a body, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn account_with_another_member_is_another_request() {
+    let app = TestApp::start().await;
+    let post = |member: &str| {
+        let body = format!(r#"{{"username":"ada","password":"correct horse",{member}}}"#);
+        let request = app.request(Method::POST, "/user").body(body);
+        let request = request.header("content-type", "application/json");
+        request.header("idempotency-key", "k")
+    };
+    let created = post(r#""x":[1,{"a":"b"}]"#).is(201).await;
+    let others = [
+        r#""y":[1,{"a":"b"}]"#,
+        r#""x":[2,{"a":"b"}]"#,
+        r#""x":[1.0,{"a":"b"}]"#,
+        r#""x":[18446744073709551615,{"a":"b"}]"#,
+        r#""x":["1",{"a":"b"}]"#,
+        r#""x":[true,{"a":"b"}]"#,
+        r#""x":[1,{"a":null}]"#,
+        r#""x":[1,"a","b"]"#,
+        r#""x":[1],"a":"b""#,
+        r#""x":[1,{"ab":""}]"#,
+    ];
+    for other in others {
+        post(other).await.problem(422);
+    }
+    let replayed = post(r#" "x" : [1, {"a": "b", "password": "c"}]"#)
+        .is(201)
+        .await;
+    assert_eq!(replayed.header("idempotent-replayed"), "true");
+    assert_eq!(replayed.json(), created.json());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn error_is_replayed_although_the_request_would_succeed_now() {
     let app = TestApp::start().await;

@@ -88,7 +88,7 @@ async fn usage_is_complete_after_a_shutdown_and_lacks_a_second_after_a_kill() {
     service.stop().await;
     service = serve(&home).await;
     assert_eq!(usage(&service).await, (1_000, 1));
-    // What was counted more than a second before a kill is written.
+    // Requests counted more than a second before a kill are written.
     for _ in 0..7 {
         assert_eq!(admitted(&service, 1).await, 0);
     }

@@ -266,12 +266,12 @@ async fn malformed_token_request_is_an_rfc_6749_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
-    let app = TestApp::with(&[("PET_INVENTORY__AUTH__ACCESS_TOKEN_LIFETIME", "1s")]).await;
+    let app = TestApp::with(&[("PET_INVENTORY__AUTH__ACCESS_TOKEN_LIFETIME", "3s")]).await;
     let one = client(&app, "acme", Scopes::all()).await;
     let two = client(&app, "acme", Scopes::all()).await;
     let token = one.token(&app).await;
     get_with_token(&app, &token, "/limits").await.is(200);
-    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(3_100)).await;
     get_with_token(&app, &token, "/limits").await.problem(401);
 
     let app = TestApp::replica_of(&app, &[]).await;

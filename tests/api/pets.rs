@@ -120,6 +120,17 @@ async fn add_pet_without_id_skips_ids_that_clients_chose() {
     assert_eq!(app.count().await, taken.len());
 }
 
+/// More than are skipped at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn add_pet_without_id_skips_hundreds_of_thousands_of_ids() {
+    let app = TestApp::start().await;
+    let insert = "insert into pets (id, status, name, photo_urls, tags)
+         select id, 'sold', 'Rex', '{}', '[]' from generate_series(1, 250000) as id";
+    app.database.run(insert).await;
+    assert_eq!(app.pet("given").await, 250_001);
+    assert_eq!(app.pet("given").await, 250_002);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn add_pet_without_id_concurrently_gets_distinct_ids() {
     let app = TestApp::start().await;

@@ -10,7 +10,7 @@ use pet_inventory::{
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use test_support::{Response, TestApp, TestDatabase, images::png, scopes};
+use test_support::{Response, TestApp, TestDatabase, eventually, images::png, scopes};
 
 /// Publishes what has been recorded, and returns it in the order of positions, without changes by commands.
 async fn published(app: &TestApp) -> Vec<Value> {
@@ -337,6 +337,42 @@ async fn publishers_at_once_and_open_transactions_lose_nothing() {
         ),
         (25_001, 1)
     );
+}
+
+/// A statement that waited for another publication sees the changes from before it: those that are gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn publication_of_all_changes_goes_on_behind_one_that_it_waited_for() {
+    let database = TestDatabase::migrated().await;
+    database.run("insert into new_changes (kind, resource, action) select 'pet', n::text, 'changed' from generate_series(1, 25000) n").await;
+    let mut other = database.connect().await;
+    let lock = "begin; select from changes_clock for update";
+    other.execute(lock).await.expect("a lock");
+    let mut connection = database.connect().await;
+    let publish = db::changes::publish_all(&mut connection);
+    let publish_some = async {
+        let waits = "select count(*) from pg_stat_activity
+                     where datname = current_database() and wait_event_type = 'Lock'";
+        eventually(async || database.number(waits).await == 1).await;
+        let some = "with taken as (
+                        delete from new_changes where seq in (select seq from new_changes order by seq limit 10000)
+                        returning *
+                    ), numbered as (
+                        select (extract(epoch from now()) * 1000000)::bigint + row_number() over (order by seq) as position,
+                               at, kind, resource, action
+                        from taken
+                    ), stored as (
+                        insert into changes (position, at, kind, resource, action) select * from numbered
+                    )
+                    update changes_clock set position = (select max(position) from numbered);
+                    commit";
+        other.execute(some).await.expect("a commit");
+    };
+    let (published, ()) = tokio::join!(publish, publish_some);
+    published.expect("published");
+    let left = "select count(*) from new_changes";
+    assert_eq!(database.number(left).await, 0);
+    let all = "select count(*) from changes where kind = 'pet'";
+    assert_eq!(database.number(all).await, 25_000);
 }
 
 /// Reads the record to its end, in pages, without changes by commands.

@@ -215,7 +215,7 @@ async fn slow_bodies_with_credentials_leave_permits_for_others() {
 /// A client changes a large pet again and again, and reads no response.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_responses_to_changes_are_bounded() {
-    /// What an address may use, in pets.
+    /// Share of an address, in pets.
     const MAX: usize = (24 << 20) / 800_000;
     let app = TestApp::start().await;
     let added = app.post("/pet", &large_pet("a")).await;

@@ -241,11 +241,12 @@ async fn watchdog_is_notified_twice_in_each_period() {
     command.env("WATCHDOG_USEC", "400000");
     let service = Notified::start(&home, command).await;
     let started = Instant::now();
-    for _ in 0..5 {
+    for _ in 0..15 {
         assert_eq!(service.next().await, "WATCHDOG=1\n");
     }
+    // Some may have come before this test looked.
     let elapsed = started.elapsed();
-    assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
+    assert!(elapsed > Duration::from_secs(2), "{elapsed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

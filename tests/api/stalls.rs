@@ -41,7 +41,7 @@ async fn request_without_reading(app: &TestApp) -> tokio::net::TcpStream {
 async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
     let settings = [
         ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "128MiB"),
-        ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1s"),
+        ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "4s"),
     ];
     let app = TestApp::with(&settings).await;
     app.database.run(MANY).await;
@@ -169,7 +169,7 @@ async fn database_waits_of_a_request_share_one_deadline() {
     let database = database(&test);
     let slow = || {
         database.run(async |connection| {
-            sqlx::query("select pg_sleep(0.9)")
+            sqlx::query("select pg_sleep(0.75)")
                 .execute(connection)
                 .await?;
             Ok::<_, db::Error>(())

@@ -156,6 +156,15 @@ async fn deliveries_that_fail_for_a_day_are_parked_and_can_be_sent_again() {
     assert_eq!([&state["waiting"], &state["parked"]], [0, 1]);
     is_refusing.store(false, Relaxed);
     let retry = format!("{webhook}/deliveries/{}/retry", parked["position"]);
+    // Without its change, there is nothing to send.
+    let change = format!("position = {}", parked["position"]);
+    let purge = format!(
+        "create table aside as select * from changes where {change}; delete from changes where {change}"
+    );
+    app.database.run(&purge).await;
+    app.request(Method::POST, &retry).await.problem(409);
+    let record = "insert into changes select * from aside";
+    app.database.run(record).await;
     let due = app.request(Method::POST, &retry).is(202).await.json();
     assert_eq!(
         [&due["attempts"], &due["parkedAt"]],
@@ -164,6 +173,27 @@ async fn deliveries_that_fail_for_a_day_are_parked_and_can_be_sent_again() {
     eventually(async || receiver.accepted().len() == 2).await;
     eventually(async || deliveries(&app, &webhook).await.is_empty()).await;
     app.request(Method::POST, &retry).is(404).await;
+}
+
+/// Otherwise a resource that always fails would hold its webhook up for a day for each of its changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_that_have_waited_for_a_day_are_parked_one_after_the_other() {
+    let app = start().await;
+    let receiver = Receiver::with(|_, _| 400).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    add(&app, 1).await;
+    for name in ["Max", "Bo"] {
+        app.patch("/pet/1", &json!({"name": name})).is(200).await;
+    }
+    eventually(async || deliveries(&app, &webhook).await.len() == 3).await;
+    let yesterday = "update webhook_retries set created_at = created_at - interval '1 day'";
+    app.database.run(yesterday).await;
+    eventually(async || {
+        hurry(&app).await;
+        let state = app.get(&webhook).is(200).await.json();
+        [&state["waiting"], &state["parked"]] == [0, 3]
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,6 +275,34 @@ async fn disabled_webhooks_go_on_where_they_were() {
     app.get(&webhook).is(404).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(other.messages().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_have_another_day_once_their_webhook_is_enabled_again() {
+    let app = start().await;
+    let receiver = Receiver::with(|_, _| 503).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    add(&app, 1).await;
+    let attempts = async || {
+        deliveries(&app, &webhook)
+            .await
+            .first()
+            .map(|it| it["attempts"].as_i64())
+    };
+    eventually(async || attempts().await.flatten() >= Some(1)).await;
+    let enable = async |enabled: bool| {
+        let patch = json!({"enabled": enabled});
+        app.patch(&webhook, &patch).is(200).await;
+    };
+    enable(false).await;
+    let weeks_ago =
+        "update webhook_retries set created_at = now() - interval '20 days', next_at = now()";
+    app.database.run(weeks_ago).await;
+    let before = receiver.messages().len();
+    enable(true).await;
+    eventually(async || receiver.messages().len() >= before + 2).await;
+    let waiting = deliveries(&app, &webhook).await.remove(0);
+    assert_eq!(waiting["parkedAt"], Value::Null);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,7 +47,7 @@ const API_SHARED: &[&str] =
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =
     &["administration", "batch", "breaker", "codec", "connect", "database", "deadline", "error", "large_reads", "sequences",
-      "pool", "pooler", "record"];
+      "pool", "pooler", "position", "record", "standbys"];
 
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]
@@ -87,6 +87,33 @@ fn map_in_lib_rs_names_every_module() -> io::Result<()> {
         missing.is_empty(),
         "src/lib.rs: add these modules to the map in its header: {missing:?}"
     );
+    Ok(())
+}
+
+/// `pet-inventory check --replicas` adds up connections by this number, and the guides have it.
+#[test]
+fn kinds_of_batched_statements_are_counted() -> io::Result<()> {
+    let sources = files_in("src")?;
+    let kinds = sources
+        .values()
+        .map(|text| text.matches("impl BatchedStatement for ").count());
+    let kinds = kinds.sum::<usize>();
+    let constant = format!("const KINDS: u32 = {kinds};");
+    assert!(
+        sources["src/db/batch/mod.rs"].contains(&constant),
+        "{constant}"
+    );
+    for guide in [
+        "config/default.toml",
+        "config/README.md",
+        "config/kubernetes.yaml",
+    ] {
+        let text = fs::read_to_string(guide)?;
+        assert!(
+            text.contains(&format!("{kinds} per worker")),
+            "{guide}: {kinds} per worker"
+        );
+    }
     Ok(())
 }
 

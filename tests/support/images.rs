@@ -103,6 +103,32 @@ pub fn rotated_jpeg(width: u32, height: u32, orientation: u8) -> Vec<u8> {
     [&plain[..2], b"\xff\xe1", &length, &exif, &plain[2..]].concat()
 }
 
+/// Returns a progressive JPEG with as many scans, each of a byte: a decoder reads zeros behind it, and decodes a coefficient
+/// from each 17 of them.
+pub fn jpeg_of_scans(side: u16, scans: u8) -> Vec<u8> {
+    let [high, low] = side.to_be_bytes();
+    let channels = [1, 0x11, 0, 2, 0x11, 0, 3, 0x11, 0];
+    let frame = [
+        &[0xFF, 0xC2, 0, 17, 8, high, low, high, low, 3][..],
+        &channels,
+    ]
+    .concat();
+    let quantization = [&[0xFF, 0xDB, 0, 67, 0][..], &[1; 64]].concat();
+    // The only code has 16 bits.
+    let codes = [&[0xFF, 0xC4, 0, 20, 0x10][..], &[0; 15], &[1, 1]].concat();
+    let scan = |number: u8| [0xFF, 0xDA, 0, 8, 1, number % 3 + 1, 0, 1, 63, 0, 0];
+    let scans: Vec<_> = (0..scans).flat_map(scan).collect();
+    [
+        &b"\xFF\xD8"[..],
+        &quantization,
+        &frame,
+        &codes,
+        &scans,
+        b"\xFF\xD9",
+    ]
+    .concat()
+}
+
 /// Returns a GIF of [`gradient`].
 pub fn gif(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::Gif)
@@ -122,36 +148,15 @@ pub fn webp(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::WebP)
 }
 
+/// Appends the lowest `count` bits of a value, from the least significant one.
+fn put(bits: &mut Vec<bool>, value: usize, count: usize) {
+    bits.extend((0..count).map(|bit| value >> bit & 1 == 1));
+}
+
 /// Returns a lossless image of 16×16 pixels as far as its prefix codes: 65,536 groups of five, of 4 KB each.
 pub fn vp8l_with_many_codes() -> Vec<u8> {
     /// Lengths of the codes for the lengths 1 to 10, in bits.
     const LENGTHS: [usize; 10] = [3, 3, 3, 3, 3, 4, 4, 4, 4, 3];
-    let mut bits: Vec<bool> = Vec::new();
-    let put = |bits: &mut Vec<bool>, value: usize, count: usize| {
-        bits.extend((0..count).map(|bit| value >> bit & 1 == 1));
-    };
-    // The sizes; no transforms and no cache, but an image with the number of a group for each 4×4 pixels.
-    for (value, count) in [
-        (0x2F, 8),
-        (15, 14),
-        (15, 14),
-        (0, 4),
-        (0b100, 3),
-        (0, 3),
-        (0, 1),
-    ] {
-        put(&mut bits, value, count);
-    }
-    // Codes with one symbol: 255 for red and green, 0 for the others.
-    for (value, count) in [
-        (0b101 | 255 << 3, 11),
-        (0b101 | 255 << 3, 11),
-        (1, 4),
-        (1, 4),
-        (1, 4),
-    ] {
-        put(&mut bits, value, count);
-    }
     let mut code = Vec::new();
     put(&mut code, 0, 1);
     put(&mut code, 10, 4);
@@ -177,7 +182,46 @@ pub fn vp8l_with_many_codes() -> Vec<u8> {
             .rev()
             .for_each(|bit| put(&mut code, number >> bit & 1, 1));
     }
-    (0..5 * 65_536).for_each(|_| bits.extend_from_slice(&code));
+    vp8l_of_groups(0, &code.repeat(5))
+}
+
+/// Returns such an image with a cache of 2^`cache` colours, and with a code without a symbol in each group: 18 bits, which
+/// stand for as many lengths as there are colours.
+pub fn vp8l_with_empty_codes(cache: usize) -> Vec<u8> {
+    let mut group = Vec::new();
+    // Of the lengths, only 0 occurs, and so takes no bits.
+    put(&mut group, 0, 1 + 4);
+    put(&mut group, 1 << 6, 3 * 4);
+    put(&mut group, 0, 1);
+    (0..4).for_each(|_| put(&mut group, 1, 4));
+    vp8l_of_groups(cache, &group)
+}
+
+/// Returns a lossless image of 16×16 pixels as far as its prefix codes: 65,536 times the same group.
+fn vp8l_of_groups(cache: usize, group: &[bool]) -> Vec<u8> {
+    let mut bits = Vec::new();
+    // The sizes, and no transforms.
+    for (value, count) in [(0x2F, 8), (15, 14), (15, 14), (0, 4), (0, 1)] {
+        put(&mut bits, value, count);
+    }
+    if cache == 0 {
+        put(&mut bits, 0, 1);
+    } else {
+        put(&mut bits, 1 | cache << 1, 5);
+    }
+    // An image with the number of a group for each 4×4 pixels, without a cache.
+    put(&mut bits, 1, 1 + 3 + 1);
+    // Codes with one symbol: 255 for red and green, 0 for the others.
+    for (value, count) in [
+        (0b101 | 255 << 3, 11),
+        (0b101 | 255 << 3, 11),
+        (1, 4),
+        (1, 4),
+        (1, 4),
+    ] {
+        put(&mut bits, value, count);
+    }
+    (0..65_536).for_each(|_| bits.extend_from_slice(group));
     let byte = |bits: &[bool]| bits.iter().rfold(0, |byte, bit| byte << 1 | u8::from(*bit));
     let data: Vec<u8> = bits.chunks(8).map(byte).collect();
     webp_chunk(*b"VP8L", &[&data])

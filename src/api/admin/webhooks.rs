@@ -410,7 +410,7 @@ pub(super) async fn deliveries(
     security(("bearer" = ["admin"])),
     responses(
         (status = 202, description = "The delivery, which is due.", body = DeliveryBody),
-        (status = 409, description = "A request with this `Idempotency-Key` is in progress."),
+        (status = 409, description = "Its change is no longer recorded, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
 pub(super) async fn retry(
@@ -421,8 +421,10 @@ pub(super) async fn retry(
 ) -> Result<Response, Error> {
     Box::pin(idempotency.run(&database, async |transaction| {
         find(transaction, id).await?;
-        db::webhooks::send_again(transaction, id, position, &initiator).await?;
-        due(transaction, id, position).await
+        let sent = db::webhooks::send_again(transaction, id, position, &initiator).await?;
+        let response = due(transaction, id, position).await?;
+        sent.ok_or_else(|| Error::Conflict(format!("change {position} is no longer recorded")))?;
+        Ok(response)
     }))
     .await
 }

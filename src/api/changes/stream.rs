@@ -22,7 +22,7 @@ use crate::{
         state::AppState,
     },
     db::{
-        self,
+        self, Cost, Requester,
         changes::{Filter, Page},
     },
     domain::{
@@ -55,6 +55,10 @@ pub async fn open(
     let share = state.concurrency.change_streams.take(address, 1)?;
     let subscription = state.feed.subscribe().await?;
     let mut stream = ChangeStream {
+        requester: Requester {
+            address,
+            caller: caller.id,
+        },
         filter: wanted.filter(caller),
         credentials: [API_KEY, header::AUTHORIZATION]
             .iter()
@@ -99,6 +103,8 @@ pub async fn open(
 
 struct ChangeStream {
     state: AppState,
+    /// Client address and caller of the request.
+    requester: Requester,
     /// Header fields with the credentials of the request.
     credentials: HeaderMap,
     wanted: Wanted,
@@ -212,12 +218,15 @@ impl ChangeStream {
         None
     }
 
+    /// Reads the next page, in turn with other large reads: a stream reads page after page, and a page looks at up to 10,000
+    /// changes.
     async fn read_page(&mut self) -> Result<(), Error> {
-        let read = self.state.database.run(async |connection| {
+        let database = &self.state.database;
+        let read = database.read_large(Cost::Bytes, async |connection| {
             db::changes::publish_all(connection).await?;
             db::changes::page(connection, self.position, &self.filter, PAGE).await
         });
-        let page: Result<Page, _> = read.await?;
+        let page: Result<Page, _> = self.requester.read(read).await?;
         let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
         if changes.is_empty() {
             if next == self.position {

@@ -1,7 +1,7 @@
 //! Handles `Idempotency-Key`: replays stored responses, and stores 4xx responses. See
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use axum::{
     body::Body,
@@ -11,8 +11,10 @@ use axum::{
 };
 use futures_util::{FutureExt as _, future::Either};
 use http_body_util::BodyExt;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
 use sha2::{Digest, Sha256};
 
 use super::{Middleware, Next, Reply, respond};
@@ -165,20 +167,87 @@ fn hash_body(hash: &mut Sha256, keys: Keys, body: &[u8]) -> Result<(), serde_jso
         hash.update(body);
         return Ok(());
     }
-    let mut json: Value = serde_json::from_slice(body)?;
-    remove_passwords(&mut json);
-    hash.update(json.to_string());
-    Ok(())
+    let mut json = serde_json::Deserializer::from_slice(body);
+    WithoutPasswords(hash).deserialize(&mut json)?;
+    json.end()
 }
 
-/// Removes members named `password`: a fast hash is stored, from which passwords could be guessed.
-fn remove_passwords(json: &mut Value) {
-    match json {
-        Value::Object(members) => {
-            members.remove("password");
-            members.values_mut().for_each(remove_passwords);
+/// Adds JSON to a hash without members named `password`: from a fast hash, which is stored, they could be guessed.
+/// Values are hashed as they are read and not kept: 1 MB of JSON can be 100 MB of values.
+struct WithoutPasswords<'a>(&'a mut Sha256);
+
+impl WithoutPasswords<'_> {
+    /// Adds a value in a form that is not the beginning of another.
+    fn add(&mut self, kind: u8, value: &[u8]) {
+        self.0.update([kind]);
+        self.0.update(value.len().to_be_bytes());
+        self.0.update(value);
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for WithoutPasswords<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
+        value.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for WithoutPasswords<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(mut self) -> Result<(), E> {
+        self.add(b'n', b"");
+        Ok(())
+    }
+
+    fn visit_bool<E>(mut self, value: bool) -> Result<(), E> {
+        self.add(b'b', &[value.into()]);
+        Ok(())
+    }
+
+    fn visit_i64<E>(mut self, value: i64) -> Result<(), E> {
+        self.add(b'i', &value.to_be_bytes());
+        Ok(())
+    }
+
+    fn visit_u64<E>(mut self, value: u64) -> Result<(), E> {
+        self.add(b'u', &value.to_be_bytes());
+        Ok(())
+    }
+
+    fn visit_f64<E>(mut self, value: f64) -> Result<(), E> {
+        self.add(b'f', &value.to_be_bytes());
+        Ok(())
+    }
+
+    fn visit_str<E>(mut self, value: &str) -> Result<(), E> {
+        self.add(b's', value.as_bytes());
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        self.0.update(b"[");
+        while let Some(()) = elements.next_element_seed(WithoutPasswords(self.0))? {}
+        self.0.update(b"]");
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
+        self.0.update(b"{");
+        while let Some(name) = members.next_key::<String>()? {
+            if name == "password" {
+                members.next_value::<IgnoredAny>()?;
+            } else {
+                self.add(b's', name.as_bytes());
+                members.next_value_seed(WithoutPasswords(self.0))?;
+            }
         }
-        Value::Array(elements) => elements.iter_mut().for_each(remove_passwords),
-        _ => {}
+        self.0.update(b"}");
+        Ok(())
     }
 }

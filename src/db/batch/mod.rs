@@ -39,9 +39,12 @@ use super::{
     error::Error,
     large_reads::{Cost, Requester},
     pool::{Pool, Usage},
+    position::{self, Position},
 };
 use crate::trace_context;
 
+/// Number of kinds of batched statements: for each, a worker opens a connection with the first request.
+pub(super) const KINDS: u32 = 13;
 /// Maximum number of requests in one statement. With 32 a batcher is slower, with more than 128 it is no faster.
 const MAX_BATCH_SIZE: usize = 128;
 /// Maximum number of queued requests; further requests are refused.
@@ -90,11 +93,13 @@ struct BatchItem<B: BatchedStatement> {
     result_sender: ResultSender<B>,
     queued_at: Instant,
     requester: Requester,
+    wants_position: bool,
     span: Span,
 }
 
-/// Channel for the result of one request.
-type ResultSender<B> = oneshot::Sender<Result<<B as BatchedStatement>::Output, Error>>;
+/// Channel for the result of one request, and the position after its change if it wants one.
+type ResultSender<B> =
+    oneshot::Sender<Result<(<B as BatchedStatement>::Output, Option<Position>), Error>>;
 
 impl Batchers {
     /// Creates the batchers of the first worker.
@@ -123,11 +128,13 @@ impl Batchers {
         self.context.pool.connector.breaker.admit()?;
         let (result_sender, result) = oneshot::channel();
         let span = span(B::SUMMARY);
+        let wants_position = !B::IS_READ_ONLY && position::is_changing();
         let item = BatchItem::<B> {
             input,
             result_sender,
             queued_at: Instant::now(),
             requester: Requester::current(),
+            wants_position,
             span: span.clone(),
         };
         self.enqueue(item)?;
@@ -137,7 +144,11 @@ impl Batchers {
         if result.is_err() {
             span.record("otel.status_code", "ERROR");
         }
-        result
+        let (output, position) = result?;
+        if wants_position {
+            position::keep(position);
+        }
+        Ok(output)
     }
 
     /// Queues a request. Starts the batcher at the first request, or if its task has panicked.
@@ -292,6 +303,7 @@ async fn execute_batch<B: BatchedStatement>(
     for BatchItem { span, .. } in &*items {
         span.record("db.operation.batch.size", batch_size);
     }
+    let wants_position = items.iter().any(|item| item.wants_position);
     let (mut inputs, (result_senders, requesters)): (Vec<_>, (Vec<_>, Vec<_>)) = items
         .drain(..)
         .map(|item| (item.input, (item.result_sender, item.requester)))
@@ -311,18 +323,29 @@ async fn execute_batch<B: BatchedStatement>(
     });
     let error = match result {
         Ok(results) => {
+            let mut position = None;
             if !B::IS_READ_ONLY {
                 context.pool.committed.notify_one();
+                if wants_position {
+                    position = connection.position().await;
+                }
             }
             let result_senders = result_senders.into_iter().zip(requesters);
             for ((result_sender, requester), result) in result_senders.zip(results) {
                 match result {
                     // Sending fails if the request was cancelled meanwhile.
-                    BatchResult::Done(output) => drop(result_sender.send(Ok(output))),
+                    BatchResult::Done(output) => drop(result_sender.send(Ok((output, position)))),
                     BatchResult::ExecuteSeparately(input) => {
                         // A read is executed separately because its rows are large, a change for other reasons.
                         let large = B::IS_READ_ONLY.then_some(requester);
-                        spawn_separately::<B>(context, input, result_sender, queued_at, large);
+                        spawn_separately::<B>(
+                            context,
+                            input,
+                            result_sender,
+                            queued_at,
+                            large,
+                            wants_position,
+                        );
                     }
                 }
             }
@@ -339,7 +362,14 @@ async fn execute_batch<B: BatchedStatement>(
     // If the inputs are drained, the statement succeeded and the commit failed: a retry could execute them twice.
     if may_succeed_separately && inputs.len() == result_senders.len() {
         for (input, result_sender) in inputs.into_iter().zip(result_senders) {
-            spawn_separately::<B>(context, input, result_sender, queued_at, None);
+            spawn_separately::<B>(
+                context,
+                input,
+                result_sender,
+                queued_at,
+                None,
+                wants_position,
+            );
         }
     } else {
         // Which of them made the statement slow is not known: none is to blame.
@@ -360,6 +390,7 @@ fn spawn_separately<B: BatchedStatement>(
     mut result_sender: ResultSender<B>,
     queued_at: Instant,
     large: Option<Requester>,
+    wants_position: bool,
 ) {
     let pool = context.pool.clone();
     context.tasks.spawn(async move {
@@ -380,7 +411,11 @@ fn spawn_separately<B: BatchedStatement>(
             async |transaction: &mut Connection| B::execute_one(transaction, input.clone()).await;
         let result = async {
             let _permit = permit?;
-            pool.transact(Some(queued_at), execute).await
+            if !wants_position {
+                return Ok((pool.transact(Some(queued_at), execute).await?, None));
+            }
+            let (output, position) = position::after(pool.transact(Some(queued_at), execute)).await;
+            Ok((output?, position))
         };
         let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;
         let _ = result_sender.send(result.unwrap_or(Err(Error::TimedOut)));

@@ -77,8 +77,10 @@ pub async fn place_in(
         match outcomes.pop().flatten() {
             Some(outcome) => return Ok(outcome),
             None if placement.order.id.is_some() => return Ok(PlacementOutcome::IdTaken),
-            // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
-            None => skip_chosen_ids(transaction, "orders", "order_ids").await?,
+            // Each iteration moves the sequence on, so there is progress.
+            None => {
+                skip_chosen_ids(transaction, "orders", "order_ids").await?;
+            }
         }
     }
 }

@@ -55,8 +55,10 @@ pub async fn insert(
         match stored.pop().flatten() {
             Some(stored) => return Ok(Some(pet_of(addition.pet, stored))),
             None if addition.pet.id.is_some() => return Ok(None),
-            // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
-            None => skip_chosen_ids(transaction, "pets", "pet_ids").await?,
+            // Each iteration moves the sequence on, so there is progress.
+            None => {
+                skip_chosen_ids(transaction, "pets", "pet_ids").await?;
+            }
         }
     }
 }

@@ -70,7 +70,7 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
     for (bodies, size) in short_or_full(&[(16, 250_000)][..], &[(100, 100_000), (24, 1_000_000)]) {
         let (bodies, size) = (*bodies, *size);
         let bound = 2 * (bodies * size) as u64 / MEGABYTE;
-        // What the first connections allocate for good does not count as growth.
+        // Memory that the first connections allocate for good does not count as growth.
         drop(send(&stage, bodies, 1_000).await);
         stage.idle().await;
         let before = stage.memory();
@@ -92,8 +92,11 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
     row.end();
 }
 
-/// Returns bodies of about `size` bytes that would take many times that as values: method, path, media type, body.
-fn many_values(size: usize) -> Vec<(&'static str, &'static str, &'static str, String)> {
+/// Method, path, media type, and the body.
+type Body = (&'static str, &'static str, &'static str, String);
+
+/// Returns bodies of about `size` bytes that would take many times that as values.
+fn many_values(size: usize) -> Vec<Body> {
     let list = |element: &str| {
         format!(
             "[{}{element}]",
@@ -184,32 +187,44 @@ fn many_values(size: usize) -> Vec<(&'static str, &'static str, &'static str, St
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_22_bodies_of_many_values_take_at_most_twice_their_size() {
-    /// What the connections and buffers of any such requests take.
+    /// Memory of the connections and buffers of any such requests.
     const FIXED: u64 = 16;
     let mut row = Row::begin(22, "bodies of many small values").await;
     let stage = Stage::start(&[]).await;
     let pet = stage.target.request(Method::POST, "/pet");
     pet.json(&json!({"id": 1, "name": "Rex"})).is(201).await;
-    // What the first bodies allocate for good does not count as growth.
+    let send = async |key: String, (method, path, media_type, body): Body| {
+        let request = stage.target.bare(method.parse().expect("a method"), path);
+        let request = request.header("api_key", &stage.target.key);
+        let request = request.header("content-type", media_type);
+        let response = request.header("idempotency-key", key).body(body).await;
+        (response.status, format!("{method} {path}: {response}"))
+    };
+    // Memory that the first bodies allocate for good does not count as growth.
     for size in [10_000, short_or_full(250_000, 1_000_000), 1_000_000] {
         let bodies = many_values(size);
         let bound = 2 * (bodies.len() * size) as u64 / MEGABYTE + FIXED;
         let what = format!("MB for {} bodies of {size} bytes", bodies.len());
-        let send = bodies.into_iter().enumerate().map(async |(number, body)| {
-            let (method, path, media_type, body) = body;
-            let request = stage.target.bare(method.parse().expect("a method"), path);
-            let request = request.header("api_key", &stage.target.key);
-            let request = request.header("content-type", media_type);
-            let request = request.header("idempotency-key", format!("{number} {size}"));
-            let response = request.body(body).await;
-            (response.status, format!("{method} {path}: {response}"))
-        });
+        let send = (bodies.into_iter().enumerate())
+            .map(|(number, body)| send(format!("{number} {size}"), body));
         let mut responses = Vec::new();
         let work = async { responses = join_all(send).await };
         row.at_most(&what, stage.memory_growth(work).await / MEGABYTE, bound);
         let others = responses.iter().filter(|(status, _)| status / 100 != 4);
         row.none("statuses other than 4xx", others.map(|(_, text)| text));
     }
+    // Of bodies that arrive together, as many are parsed at the same time as there are CPUs.
+    let mut most = (0, String::new());
+    for (number, body) in many_values(1_000_000).into_iter().enumerate() {
+        let what = format!(
+            "kB for {} {} with body {number}, the most alone",
+            body.0, body.1
+        );
+        let work = async { drop(send(format!("{number} alone"), body).await) };
+        most = most.max((stage.memory_growth(work).await / 1_000, what));
+    }
+    let (most, what) = most;
+    row.at_most(&what, most, 4_000);
     row.end();
 }
 

@@ -11,6 +11,7 @@ use std::{
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use test_support::Events;
 use tokio::time::{sleep, timeout};
 
@@ -25,7 +26,7 @@ const WRITERS: usize = 8;
 const PER_STREAM: usize = 50;
 
 /// Reader of the stream, which goes on with `Last-Event-ID` at the next replica whenever its stream ends, and now and then.
-struct Reader {
+pub struct Reader {
     replicas: Vec<Arc<Target>>,
     /// Position up to which it is to read; 0 until it is known.
     until: Arc<AtomicI64>,
@@ -34,7 +35,23 @@ struct Reader {
 }
 
 impl Reader {
-    async fn read(&self, start: i64) -> Vec<Value> {
+    /// Creates a reader that begins at the first of these replicas.
+    pub fn new(replicas: Vec<Arc<Target>>, until: Arc<AtomicI64>) -> Self {
+        Self {
+            replicas,
+            until,
+            streams: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the number of streams that were refused with another status than 503.
+    pub fn refused(&self) -> usize {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Returns the changes after `start`.
+    pub async fn read(&self, start: i64) -> Vec<Value> {
         let (mut seen, mut last) = (Vec::new(), start.to_string());
         for target in self.replicas.iter().cycle() {
             let request = target.request(Method::GET, "/changes");
@@ -70,7 +87,7 @@ impl Reader {
 #[tokio::test(flavor = "multi_thread")]
 async fn row_30_streams_miss_nothing_while_processes_are_killed() {
     let what = "kill -9 of the service and PostgreSQL under writers and readers of streams";
-    let mut row = Row::begin(30, what).await;
+    let mut row = Row::begin_beside_others(30, what).await;
     let mut stage = Stage::start(&[]).await;
     let second = stage.serve_beside().await;
     let beside = stage.target.at(second.address);
@@ -79,12 +96,8 @@ async fn row_30_streams_miss_nothing_while_processes_are_killed() {
     let until = Arc::new(AtomicI64::new(0));
     let readers: Vec<_> = [[&stage.target, &beside], [&beside, &stage.target]]
         .map(|replicas| {
-            Arc::new(Reader {
-                replicas: replicas.map(Arc::clone).to_vec(),
-                until: Arc::clone(&until),
-                streams: AtomicUsize::new(0),
-                refused: AtomicUsize::new(0),
-            })
+            let replicas = replicas.map(Arc::clone).to_vec();
+            Arc::new(Reader::new(replicas, Arc::clone(&until)))
         })
         .into();
     let reading: Vec<_> = readers
@@ -127,7 +140,7 @@ async fn row_30_streams_miss_nothing_while_processes_are_killed() {
     let page = stage.target.request(Method::GET, "/changes?limit=1");
     page.send().await.expect("a response");
     until.store(stage.cluster.number(newest).await, Ordering::Relaxed);
-    let table = table(&stage, start).await;
+    let table = changes(&mut stage.cluster.connect().await, start).await;
     row.note(format!(
         "{services} and {databases} kills, {count} writes, {} changes",
         table.len()
@@ -138,7 +151,7 @@ async fn row_30_streams_miss_nothing_while_processes_are_killed() {
             "{} streams",
             reader.streams.load(Ordering::Relaxed)
         ));
-        row.at_most("refused streams", reader.refused.load(Ordering::Relaxed), 0);
+        row.at_most("refused streams", reader.refused(), 0);
         let seen: Vec<_> = seen.iter().map(identity).collect();
         row.none("not as in the table", differences(&table, &seen));
     }
@@ -147,7 +160,7 @@ async fn row_30_streams_miss_nothing_while_processes_are_killed() {
 }
 
 /// Returns what identifies a change.
-fn identity(change: &Value) -> String {
+pub fn identity(change: &Value) -> String {
     let text = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
     let (kind, resource, action) = (text("kind"), text("resource"), text("action"));
     format!(
@@ -156,20 +169,18 @@ fn identity(change: &Value) -> String {
     )
 }
 
-async fn table(stage: &Stage, start: i64) -> Vec<String> {
+/// Returns what identifies each change after `start`, as it is stored.
+pub async fn changes(connection: &mut PgConnection, start: i64) -> Vec<String> {
     let rows = sqlx::query_scalar(
         "select to_jsonb(change) from changes change where position > $1 order by position",
     );
-    let rows = rows
-        .bind(start)
-        .fetch_all(&mut stage.cluster.connect().await)
-        .await;
+    let rows = rows.bind(start).fetch_all(connection).await;
     let rows: Vec<Value> = rows.expect("the changes");
     rows.iter().map(identity).collect()
 }
 
 /// Returns the first changes that are in only one of the lists, or in another place.
-fn differences(table: &[String], seen: &[String]) -> Vec<String> {
+pub fn differences(table: &[String], seen: &[String]) -> Vec<String> {
     let pairs = table.iter().zip(seen).filter(|(one, other)| one != other);
     let first = pairs.map(|(one, other)| format!("{one} in the table, {other} in the stream"));
     let lengths = (table.len() != seen.len())

@@ -103,7 +103,8 @@ async fn recorded(stage: &Stage) -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_17_limits_hold_while_a_replica_is_killed() {
-    let mut row = Row::begin(17, "a replica killed 3 times under limited callers").await;
+    let mut row =
+        Row::begin_beside_others(17, "a replica killed 3 times under limited callers").await;
     let (stage, key) = limited(REACHED).await;
     let clients = Clients::default();
     clients.start(&stage.service, &key);
@@ -142,7 +143,8 @@ async fn row_17_limits_hold_while_a_replica_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_17_limits_hold_through_a_frozen_postgresql() {
-    let mut row = Row::begin(17, "PostgreSQL frozen twice under a limited caller").await;
+    let mut row =
+        Row::begin_beside_others(17, "PostgreSQL frozen twice under a limited caller").await;
     let (stage, key) = limited(NOT_REACHED).await;
     let clients = Clients::default();
     clients.start(&stage.service, &key);
@@ -165,7 +167,7 @@ async fn row_17_limits_hold_through_a_frozen_postgresql() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_17_limits_hold_through_a_killed_postgresql() {
-    let mut row = Row::begin(17, "PostgreSQL killed under a limited caller").await;
+    let mut row = Row::begin_beside_others(17, "PostgreSQL killed under a limited caller").await;
     let (mut stage, key) = limited(REACHED).await;
     let clients = Clients::default();
     clients.start(&stage.service, &key);

@@ -30,6 +30,7 @@ mod limits;
 mod logins;
 mod outages;
 mod outside;
+mod patroni;
 mod races;
 mod renderings;
 mod restarts;

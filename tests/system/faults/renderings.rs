@@ -1,15 +1,15 @@
 //! Row 25: images that decode to more than their size shows.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use reqwest::Method;
 use serde_json::json;
 use test_support::{
     Response,
     images::{
-        deep_png, gif, gif_with_large_frame, jpeg, jpeg_with, large_jpeg, png, png_chunk, png_with,
-        riff, vp8l_with_many_codes, webp, webp_animation, webp_canvas, webp_chunk, webp_frame,
-        zlib_zeros,
+        deep_png, gif, gif_with_large_frame, jpeg, jpeg_of_scans, jpeg_with, large_jpeg, png,
+        png_chunk, png_with, riff, vp8l_with_empty_codes, vp8l_with_many_codes, webp,
+        webp_animation, webp_canvas, webp_chunk, webp_frame, zlib_zeros,
     },
 };
 
@@ -65,6 +65,9 @@ pub fn codes() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("codes in WebP", riff(&[&image])),
         ("codes in an animated WebP", animation),
+        // The decoder permits 11.
+        ("empty codes in WebP", riff(&[&vp8l_with_empty_codes(11)])),
+        ("longer ones in WebP", riff(&[&vp8l_with_empty_codes(15)])),
     ]
 }
 
@@ -145,10 +148,28 @@ async fn row_25_renderings_take_no_more_memory_than_was_admitted() {
     }
     for (what, bytes) in codes() {
         let path = stored(&stage, bytes).await;
+        let before = stage.cpu_time();
         let (status, growth) = render(&stage, &path).await;
+        let time = stage.cpu_time().saturating_sub(before);
         row.at_most(&format!("MiB for {what}"), growth, 64);
+        row.within(
+            &format!("CPU time for {what}"),
+            time,
+            Duration::from_secs(1),
+        );
         row.check(&format!("its status {status}"), status == 404);
     }
+    let status = upload(&stage, jpeg_of_scans(8_192, 64)).await.status;
+    row.check(
+        &format!("{status} for 64 scans of the largest JPEG"),
+        status == 400,
+    );
+    let path = stored(&stage, jpeg_of_scans(8_192, 20)).await;
+    let before = stage.cpu_time();
+    let (status, _) = render(&stage, &path).await;
+    let time = stage.cpu_time().saturating_sub(before);
+    row.within("CPU time for 20 scans", time, Duration::from_secs(5));
+    row.check(&format!("its status {status}"), status == 200);
     for (what, bytes) in bombs() {
         let path = stored(&stage, bytes).await;
         let (status, growth) = render(&stage, &path).await;

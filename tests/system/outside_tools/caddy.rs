@@ -20,6 +20,8 @@ use test_support::{
 };
 use tokio::process::{Child, Command};
 
+use crate::affinity::callers_stay;
+
 const HOST: &str = "pets.example.com";
 
 /// Two replicas on one database behind Caddy, ended when dropped.
@@ -185,6 +187,14 @@ async fn caddy_passes_requests_and_images_over_tls() {
         "other bytes"
     );
     upload(largest + 1).await.problem(413);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn caddy_keeps_a_caller_at_one_replica() {
+    let deployment = Deployment::start(&[]).await;
+    let operations = [&deployment.replicas[0], &deployment.replicas[1]].map(|it| it.operations);
+    let request = || Call::from(deployment.client.get(deployment.url("/pet/1")));
+    callers_stay(operations, request).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,12 @@
-//! `config/compose.yaml` as docker-compose reads it: missing secrets, any characters in them, confinement, and the settings
-//! of the service and PgBouncer.
+//! `config/compose.yaml` and `config/cluster/compose.yaml` as docker-compose reads them: missing secrets, any characters in
+//! them, confinement, and the settings of the service, of PgBouncer and of the nodes of a cluster.
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::SocketAddr,
     os::unix::fs::{MetadataExt as _, chown},
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
     time::Duration,
 };
@@ -22,17 +23,20 @@ use tokio::{
     process::{Child, Command},
 };
 
-const FILE: &str = include_str!("../../../config/compose.yaml");
+/// Folders with a file.
+const SINGLE: &str = "config";
+const CLUSTER: &str = "config/cluster";
 const SECRETS: [&str; 3] = ["POSTGRES_PASSWORD", "S3_SECRET_KEY", "BOOTSTRAP_API_KEY"];
 /// Secret with all kinds of characters.
 const SECRET: &str = r#"p@s:s/w?o=r&d#%41"'\$HOME${}`;|<>~!*()[]^+,0123456789abcdef"#;
 
-/// Runs `docker-compose config` with these secrets set.
-async fn read(secrets: &[&str]) -> Output {
+/// Runs `docker-compose config` in a folder, with these secrets set.
+async fn read(folder: &str, secrets: &[&str]) -> Output {
+    let folder = repository().join(folder);
     let mut command = Command::new("docker-compose");
     command
         .args(["--file", "-", "config"])
-        .current_dir(folder())
+        .current_dir(&folder)
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .envs(secrets.iter().map(|name| (name, SECRET)))
@@ -43,7 +47,8 @@ async fn read(secrets: &[&str]) -> Output {
         .spawn()
         .expect("docker-compose is missing: run .ci/setup --all");
     // Debian's docker-compose is older than the key `name`.
-    let file = FILE.replace("name: pet-inventory\n", "");
+    let file = fs::read_to_string(folder.join("compose.yaml")).expect("a file");
+    let file = file.replace("\nname: pet-inventory", "\n#");
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(file.as_bytes()).await.expect("it reads");
     drop(stdin);
@@ -55,15 +60,11 @@ async fn read(secrets: &[&str]) -> Output {
     }
 }
 
-fn folder() -> PathBuf {
-    repository().join("config")
-}
-
 /// Returns the file with all variables and anchors resolved.
-async fn resolved() -> Value {
+async fn resolved(folder: &str) -> Value {
     const TO_JSON: &str =
         "import json, sys, yaml; json.dump(yaml.safe_load(sys.argv[1]), sys.stdout)";
-    let yaml = read(&SECRETS).await.is(0).stdout;
+    let yaml = read(folder, &SECRETS).await.is(0).stdout;
     // Debian's docker-compose depends on this Python and its yaml module.
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", TO_JSON, &yaml]);
@@ -74,12 +75,15 @@ async fn resolved() -> Value {
 
 #[tokio::test]
 async fn compose_file_reports_a_missing_secret() {
-    for missing in SECRETS {
+    for (folder, missing) in [SINGLE, CLUSTER]
+        .into_iter()
+        .flat_map(|folder| SECRETS.map(|secret| (folder, secret)))
+    {
         let set: Vec<_> = SECRETS
             .into_iter()
             .filter(|name| *name != missing)
             .collect();
-        let output = read(&set).await;
+        let output = read(folder, &set).await;
         assert_ne!(output.code, Some(0), "{output:?}");
         let wanted = format!("{missing} is not set. Put it into .env");
         assert!(output.stderr.contains(&wanted), "{output:?}");
@@ -88,7 +92,12 @@ async fn compose_file_reports_a_missing_secret() {
 
 #[tokio::test]
 async fn compose_services_are_confined_and_start_in_order() {
-    let services = resolved().await["services"].take();
+    are_confined_and_start_in_order(SINGLE).await;
+    are_confined_and_start_in_order(CLUSTER).await;
+}
+
+async fn are_confined_and_start_in_order(folder: &str) {
+    let services = resolved(folder).await["services"].take();
     let services = services.as_object().expect("services");
     for (name, service) in services {
         assert_eq!(service["read_only"], true, "{name}");
@@ -127,12 +136,45 @@ async fn compose_services_are_confined_and_start_in_order() {
     }
 }
 
+/// `etcd.env` and `patroni.env` in `config/cluster` have the same variables, for machines.
+#[tokio::test]
+async fn nodes_of_the_cluster_have_the_variables_of_machines() {
+    let services = resolved(CLUSTER).await["services"].take();
+    let files = [
+        ("node", include_str!("../../../config/cluster/patroni.env")),
+        ("etcd", include_str!("../../../config/cluster/etcd.env")),
+    ];
+    let names = |file: &str| {
+        let lines = file.lines().filter(|line| !line.starts_with('#'));
+        let names = lines.filter_map(|line| line.split_once('='));
+        let names = names.map(|(name, _)| name.to_owned());
+        names.collect::<BTreeSet<_>>()
+    };
+    for number in 1..=3 {
+        for (service, file) in files {
+            let name = format!("{service}-{number}");
+            let variables = services[&name]["environment"].as_object();
+            let variables = variables.expect("variables").keys().cloned();
+            assert_eq!(variables.collect::<BTreeSet<_>>(), names(file), "{name}");
+        }
+        let haproxy = &services["haproxy"]["environment"][format!("NODE_{number}")];
+        let node = &services[format!("node-{number}")]["networks"]["data"];
+        assert_eq!(*haproxy, node["ipv4_address"]);
+    }
+}
+
 #[tokio::test]
 async fn service_accepts_the_settings_of_the_compose_file() {
-    let service = resolved().await["services"]["service-1"].take();
+    for (folder, network) in [(SINGLE, "172.30.80.10"), (CLUSTER, "172.30.81.10")] {
+        accepts_the_settings(folder, network).await;
+    }
+}
+
+async fn accepts_the_settings(folder: &str, network: &str) {
+    let service = resolved(folder).await["services"]["service-1"].take();
     let home = Home::new();
     let mut command = home.command(["--config", "production.toml", "config", "show"]);
-    command.current_dir(folder());
+    command.current_dir(repository().join(SINGLE));
     let variables = service["environment"].as_object().expect("variables");
     for (name, value) in variables {
         command.env(name, value.as_str().expect("text"));
@@ -150,7 +192,7 @@ async fn service_accepts_the_settings_of_the_compose_file() {
         "0.0.0.0:8080",
         "http://localhost:8000",
         "s3://images",
-        "172.30.80.10",
+        network,
     ] {
         assert!(shown.contains(wanted), "no {wanted} in {shown}");
     }
@@ -228,7 +270,7 @@ struct Pooled {
 
 impl Pooled {
     async fn before(database: &TestDatabase) -> Self {
-        let services = resolved().await["services"].take();
+        let services = resolved(SINGLE).await["services"].take();
         let (folder, address) = (tempfile::tempdir().expect("a folder"), free_address());
         let child = pgbouncer(&services["pgbouncer"], database, folder.path(), address).await;
         let variables = &services["service-1"]["environment"];

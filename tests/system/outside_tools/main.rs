@@ -7,6 +7,8 @@
     reason = "a failed test panics with the reason; its clock is the machine's"
 )]
 
+mod affinity;
+mod all_operations;
 mod browser;
 mod caddy;
 mod compose;
@@ -20,7 +22,6 @@ mod nginx;
 mod other_origins;
 mod pages;
 mod prometheus;
-mod swagger_ui;
 mod systemd;
 mod webhooks;
 

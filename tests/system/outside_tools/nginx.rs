@@ -33,6 +33,8 @@ use tokio::{
     task::JoinSet,
 };
 
+use crate::affinity::callers_stay;
+
 const PUBLIC_URL: &str = "https://pets.example.com";
 
 /// Two replicas on one database behind nginx, ended when dropped.
@@ -116,8 +118,14 @@ impl Deployment {
         let before = requests(replica);
         let address = Some(replica.address);
         *replica = self::replica(&self.homes[number], &self.settings, address).await;
+        // Each caller stays at one replica: one of these reaches it.
         let is_used = async {
-            while requests(&self.replicas[number]) == before {
+            for caller in 0.. {
+                let request = self.anonymous(Method::GET, "/pet/1");
+                request.header("api_key", caller).await.problem(401);
+                if requests(&self.replicas[number]) > before {
+                    break;
+                }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -293,6 +301,14 @@ async fn nginx_passes_headers_urls_and_images() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nginx_keeps_a_caller_at_one_replica() {
+    let deployment = Deployment::start(&[]).await;
+    let operations = deployment.replicas.each_ref().map(|it| it.operations);
+    let request = || deployment.anonymous(Method::GET, "/pet/1");
+    callers_stay(operations, request).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn limits_use_the_client_address_seen_by_nginx() {
     let deployment = Deployment::start(&[
         ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
@@ -352,11 +368,11 @@ async fn nginx_errors_are_problem_details() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_streams_a_large_response_without_buffering() {
-    const PETS: usize = 200_000;
+    const PETS: usize = 20_000;
     let deployment = Deployment::start(&[]).await;
     let insert = format!(
         "insert into pets (id, status, name, photo_urls, tags)
-         select id, 'sold', repeat('x', 200), '{{}}', '[]' from generate_series(1, {PETS}) as id"
+         select id, 'sold', 'Rex', array[repeat('x', 2200)], '[]' from generate_series(1, {PETS}) as id"
     );
     deployment.database.run(&insert).await;
     let before = deployment.memory();

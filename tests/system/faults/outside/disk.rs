@@ -175,7 +175,7 @@ async fn row_16_full_disk_refuses_writes_until_there_is_space() {
         "lost",
         checker::breaches(
             &log,
-            &found(&stage.cluster)
+            &found(&mut stage.cluster.connect().await)
                 .await
                 .into_iter()
                 .filter(|record| !["large", "small"].contains(&record.marker.as_str()))

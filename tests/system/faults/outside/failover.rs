@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
+use test_support::{Home, Output, eventually};
 
 use crate::{
     checker,
@@ -13,10 +14,8 @@ use crate::{
     },
 };
 
-#[tokio::test(flavor = "multi_thread")]
-async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_ones() {
-    let mut row = Row::begin(14, "failover to a synchronous standby").await;
-    let primary = Cluster::start_with(&["synchronous_standby_names=*"]).await;
+/// Copies a cluster, and starts the copy as its standby.
+pub async fn standby_of(primary: &Cluster) -> Cluster {
     let folder = tempfile::Builder::new()
         .prefix("pet-inventory-faults-")
         .tempdir()
@@ -43,7 +42,43 @@ async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_on
         .expect("pg_basebackup: run .ci/setup --all");
     assert!(copied.success(), "pg_basebackup failed");
     standby.resume().await;
+    standby
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn check_warns_of_standbys_that_no_commit_waits_for() {
+    let row = Row::begin_beside_others(14, "check beside a standby").await;
+    let primary = Cluster::start().await;
+    let home = Home::new();
+    let check = async |cluster: &Cluster, replicas: &str| {
+        let mut command = home.command(["check", "--replicas", replicas]);
+        command.env("DATABASE_URL", cluster.url());
+        Output::of(command).await.stdout
+    };
+    let alone = check(&primary, "1").await;
+    assert!(!alone.contains("synchronous_standby_names"), "{alone}");
+    assert!(alone.contains("ok      connections    1 × "), "{alone}");
+    let standby = standby_of(&primary).await;
+    let connected = "select count(*) from pg_stat_replication where state = 'streaming'";
+    eventually(async || primary.number(connected).await == 1).await;
+    let asynchronous = check(&primary, "100").await;
+    let warning =
+        "WARNING database       1 standbys are connected, but synchronous_standby_names is empty";
+    assert!(asynchronous.contains(warning), "{asynchronous}");
+    let too_many = "FAILED  connections    100 × ";
+    assert!(asynchronous.contains(too_many), "{asynchronous}");
+    let of_standby = check(&standby, "1").await;
+    let refused = "FAILED  database       PostgreSQL is unavailable: ";
+    assert!(of_standby.contains(refused), "{of_standby}");
+    assert!(of_standby.contains("is a standby"), "{of_standby}");
+    row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_ones() {
+    let mut row = Row::begin(14, "failover to a synchronous standby").await;
+    let primary = Cluster::start_with(&["synchronous_standby_names=*"]).await;
+    let standby = standby_of(&primary).await;
     let proxy = Proxy::before(primary.address).await;
     let url = url_at(proxy.address, "postgres");
     let mut stage = Stage::on(primary, &url, &[]).await;
@@ -51,7 +86,7 @@ async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_on
     load.success_after(Instant::now()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     stage.cluster.kill();
-    // Until the promotion, writes reach a read-only PostgreSQL.
+    // Until the promotion, the address leads to a standby, which may lack writes.
     proxy.lead_to(standby.address);
     let started = Instant::now();
     let mut reads = Vec::new();
@@ -77,8 +112,11 @@ async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_on
         .iter()
         .filter(|response| response.is_success())
         .count();
-    row.at_least("reads from the standby", read, 1);
-    row.none("lost", checker::breaches(&log, &found(&standby).await));
+    row.at_most("reads from the standby", read, 0);
+    row.none(
+        "lost",
+        checker::breaches(&log, &found(&mut standby.connect().await).await),
+    );
     let late = responses.iter().filter(|response| {
         response.sent_at > promoted + Duration::from_secs(3) && !response.is_success()
     });

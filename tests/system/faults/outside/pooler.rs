@@ -74,7 +74,8 @@ impl Drop for PgBouncer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
-    let mut row = Row::begin(13, "PgBouncer in transaction mode, pool 4, 32 clients").await;
+    let mut row =
+        Row::begin_beside_others(13, "PgBouncer in transaction mode, pool 4, 32 clients").await;
     let cluster = Cluster::start().await;
     let pgbouncer = PgBouncer::before(&cluster, 4).await;
     // Migrations run through PgBouncer, too.
@@ -144,7 +145,7 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_13_check_reports_a_wrong_pooler_setting() {
-    let mut row = Row::begin(13, "check with and without PgBouncer").await;
+    let mut row = Row::begin_beside_others(13, "check with and without PgBouncer").await;
     let cluster = Cluster::start().await;
     let pgbouncer = PgBouncer::before(&cluster, 4).await;
     let home = Home::new();
@@ -178,7 +179,8 @@ async fn row_13_check_reports_a_wrong_pooler_setting() {
 async fn row_13_undeclared_pgbouncer_is_reported_with_the_setting() {
     // The quotes of the value are escaped in a field.
     const REMEDY: &str = "PET_INVENTORY__DATABASE__POOLER";
-    let mut row = Row::begin(13, "PgBouncer put before PostgreSQL later, undeclared").await;
+    let mut row =
+        Row::begin_beside_others(13, "PgBouncer put before PostgreSQL later, undeclared").await;
     let cluster = Cluster::start().await;
     let pgbouncer = PgBouncer::before(&cluster, 4).await;
     let proxy = Proxy::before(cluster.address).await;

@@ -83,7 +83,7 @@ async fn start() -> (Stage, Arc<Honest>, Arc<Vec<Attack>>) {
 async fn row_26_honest_clients_are_served_beside_all_attacks() {
     let mut row = Row::begin(26, "all attacks at once, beside honest clients").await;
     let (stage, honest, attacks) = start().await;
-    let lasting = short_or_full(Duration::from_secs(40), Duration::from_mins(10));
+    let lasting = short_or_full(Duration::from_secs(24), Duration::from_mins(10));
     let rate = honest.capacity(lasting / 20).await / 2;
     row.note(format!("{rate} requests per second"));
     row.note(format!("{} MB before", stage.memory() / MEGABYTE));
@@ -124,7 +124,7 @@ async fn row_26_honest_clients_are_served_beside_all_attacks() {
 
 /// Checks that nothing acknowledged is lost, and that no attack has changed anything.
 async fn check_data(row: &mut Row, stage: &Stage, honest: &Honest, log: &[checker::Entry]) {
-    let found = found_of_writers(&stage.cluster).await;
+    let found = found_of_writers(&mut stage.cluster.connect().await).await;
     row.none("lost", checker::breaches(log, &found));
     row.none("images without their bytes", broken_images(stage).await);
     let deleted = honest.deleted.lock().expect("never poisoned").clone();

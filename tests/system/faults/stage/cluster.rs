@@ -259,7 +259,7 @@ pub fn program(name: &str) -> Command {
 }
 
 /// Returns the user to run PostgreSQL as, which refuses root, or `None` if this process is not root's.
-fn owner() -> Option<User> {
+pub fn owner() -> Option<User> {
     let named = |name| User::from_name(name).ok().flatten();
     Uid::effective()
         .is_root()

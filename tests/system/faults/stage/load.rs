@@ -13,11 +13,12 @@ use std::{
 use futures_util::future::BoxFuture;
 use reqwest::Method;
 use serde_json::{Value, json};
+use sqlx::PgConnection;
 use test_support::Call;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cluster, Stage, Target};
+use super::{Stage, Target};
 use crate::checker::{Entry, Found, Outcome, Write};
 
 /// Operations that each writer repeats in this order.
@@ -221,14 +222,13 @@ fn pet(id: Option<i64>, marker: &str) -> Value {
 }
 
 /// Returns the stored records in the checker's form.
-pub async fn found(cluster: &Cluster) -> Vec<Found> {
-    let mut connection = cluster.connect().await;
+pub async fn found(connection: &mut PgConnection) -> Vec<Found> {
     let pets: Vec<(i64, String, i64, bool)> = sqlx::query_as(
         "select id, name, version,
                 coalesce(photo_urls[1] = '/' || name and to_jsonb(tags) -> 0 ->> 'name' = name, false)
          from pets",
     )
-    .fetch_all(&mut connection)
+    .fetch_all(&mut *connection)
     .await
     .expect("the pets");
     let pets = pets.into_iter().map(|(id, marker, version, whole)| Found {
@@ -242,7 +242,7 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
         "select orders.id, held_pet is not null and pets.status = 'pending'
          from orders left join pets on pets.id = orders.pet_id",
     )
-    .fetch_all(&mut connection)
+    .fetch_all(&mut *connection)
     .await
     .expect("the orders");
     let orders = orders.into_iter().map(|(id, whole)| Found {
@@ -257,7 +257,7 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
                 cardinality(photo_urls) = 2 and photo_urls[2] like '%/images/' || encode(images.id, 'hex')
          from images join pets on pets.id = images.pet_id",
     )
-    .fetch_all(&mut connection)
+    .fetch_all(connection)
     .await
     .expect("the images");
     let images = images.into_iter().map(|(id, marker, whole)| Found {
@@ -271,8 +271,8 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
 }
 
 /// Returns the stored records of the load's writers, without the pets of their orders and those that they had before.
-pub async fn found_of_writers(cluster: &Cluster) -> Vec<Found> {
-    let all = found(cluster).await.into_iter();
+pub async fn found_of_writers(connection: &mut PgConnection) -> Vec<Found> {
+    let all = found(connection).await.into_iter();
     let by_a_writer = |record: &Found| {
         let mut marks = ["added-", "replaced-", "uploaded-"].iter();
         record.resource == "order" || marks.any(|mark| record.marker.starts_with(mark))

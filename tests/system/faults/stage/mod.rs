@@ -13,10 +13,10 @@ use std::{
 
 use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method};
-use test_support::{Call, Home, Service, make_key, process::free_address};
+use test_support::{Call, Home, RequestExt as _, Service, make_key, process::free_address};
 
 pub use self::{
-    cluster::{Cluster, chown_to_postgres, program, url_at},
+    cluster::{Cluster, chown_to_postgres, owner, program, url_at},
     proxy::Proxy,
     row::{Row, short_or_full},
 };
@@ -30,6 +30,15 @@ pub struct Target {
 }
 
 impl Target {
+    /// Creates a destination with a client of its own.
+    pub fn new(address: SocketAddr, key: &str) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            key: key.to_owned(),
+            client: test_support::client(),
+        })
+    }
+
     /// Returns the same destination for another client, with a loopback address and a key of its own.
     pub fn of_client(&self, client: [u8; 4], key: &str) -> Arc<Self> {
         let builder = test_support::client_builder().no_proxy();
@@ -98,15 +107,10 @@ impl Stage {
         settings.push(("DATABASE_URL".into(), url.to_owned()));
         let service = serve(&home, &settings).await;
         let key = make_key(&mut cluster.connect().await, "tester", Scopes::all(), None).await;
-        let target = Target {
-            address,
-            key: key.secret,
-            client: test_support::client(),
-        };
         Self {
             service,
             cluster,
-            target: Arc::new(target),
+            target: Target::new(address, &key.secret),
             home,
             settings,
         }
@@ -127,15 +131,7 @@ impl Stage {
 
     /// Returns the sum of a metric's samples with labels that contain `labels`.
     pub async fn metric(&self, name: &str, labels: &str) -> f64 {
-        let url = format!("http://{}/metrics", self.service.operations);
-        let text = self.target.client.get(url).send().await.expect("metrics");
-        let text = text.text().await.expect("text");
-        let lines = text
-            .lines()
-            .filter(|line| line.starts_with(name) && line.contains(labels));
-        lines
-            .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
-            .sum()
+        metric(&self.service, name, labels).await
     }
 
     /// Builds a request to the operations listener, which stays open until the process ends.
@@ -184,16 +180,28 @@ impl Stage {
         Duration::from_millis(10 * ticks.sum::<u64>())
     }
 
-    /// Waits until the service has handled all that it received: until it uses almost no CPU time for half a second.
+    /// Waits until the service has handled all that it received: until it uses almost no CPU time for 0.2 s.
     pub async fn idle(&self) {
         loop {
             let before = self.cpu_time();
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            if self.cpu_time().saturating_sub(before) <= Duration::from_millis(20) {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            if self.cpu_time().saturating_sub(before) <= Duration::from_millis(10) {
                 return;
             }
         }
     }
+}
+
+/// Returns the sum of a metric's samples with labels that contain `labels`.
+pub async fn metric(service: &Service, name: &str, labels: &str) -> f64 {
+    let url = format!("http://{}/metrics", service.operations);
+    let text = test_support::client().get(url).is(200).await.text();
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with(name) && line.contains(labels));
+    lines
+        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+        .sum()
 }
 
 /// Returns the resident memory of a process in bytes.

@@ -1,4 +1,4 @@
-//! Row of the table of faults: runs alone, and prints its result in one line.
+//! Row of the table of faults: prints its result in one line.
 
 use std::{
     fmt::Display,
@@ -7,10 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Held by the running row: rows measure times, so they run one at a time.
-static RUNNING: Mutex<()> = Mutex::const_new(());
+/// Permits of the running rows: all of them for a row that measures times, CPU or memory, so that it runs alone.
+static RUNNING: Semaphore = Semaphore::const_new(ALONE as usize);
+const ALONE: u32 = 3;
 
 /// Form of a run, from the variable `FAULTS`.
 #[derive(PartialEq)]
@@ -47,12 +48,21 @@ pub struct Row {
     figures: Vec<String>,
     broken: bool,
     delays: Delays,
-    _running: MutexGuard<'static, ()>,
+    running: SemaphorePermit<'static>,
 }
 
 impl Row {
     /// Waits until no other row runs.
     pub async fn begin(number: u8, fault: &'static str) -> Self {
+        Self::begin_with(ALONE, number, fault).await
+    }
+
+    /// Waits until all rows that measure have ended. Others like this one run beside it: its bounds are no times below a second.
+    pub async fn begin_beside_others(number: u8, fault: &'static str) -> Self {
+        Self::begin_with(1, number, fault).await
+    }
+
+    async fn begin_with(permits: u32, number: u8, fault: &'static str) -> Self {
         #[expect(clippy::assertions_on_constants, reason = "constant for each profile")]
         {
             assert!(
@@ -60,14 +70,18 @@ impl Row {
                 "the rows measure: run them in release, as README.md says"
             );
         }
-        let running = RUNNING.lock().await;
+        let running = RUNNING.acquire_many(permits).await;
+        Self::of(number, fault, running.expect("never closed"))
+    }
+
+    fn of(number: u8, fault: &'static str, running: SemaphorePermit<'static>) -> Self {
         Self {
             number,
             fault,
             figures: Vec::new(),
             broken: false,
             delays: measure_delays(),
-            _running: running,
+            running,
         }
     }
 
@@ -150,8 +164,18 @@ impl Row {
         self.figures.push(figure + if holds { "" } else { " ✗" });
     }
 
+    /// Ends the row, and begins another one with the same number. No other row runs between them.
+    pub fn then(self, fault: &'static str) -> Self {
+        let number = self.number;
+        Self::of(number, fault, self.finish())
+    }
+
     /// Prints the row; panics if a bound is broken.
     pub fn end(self) {
+        drop(self.finish());
+    }
+
+    fn finish(self) -> SemaphorePermit<'static> {
         let verdict = if self.broken { "BROKEN" } else { "holds" };
         let figures = self.figures.join(" · ");
         let line = format!(
@@ -160,6 +184,7 @@ impl Row {
         );
         println!("{line}");
         assert!(!self.broken, "{line}");
+        self.running
     }
 }
 

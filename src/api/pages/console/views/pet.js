@@ -48,17 +48,15 @@ export async function pet({ id, signal, done, report }) {
   function move(one, other, index) {
     const urls = stored.value.photoUrls;
     const photoUrls = urls.with(one, urls[other]).with(other, urls[one]);
-    const arrange = async () => {
-      await change("PATCH", { photoUrls }, stored.etag);
-      await showPictures();
-    };
-    report(arrange, () => pictures.querySelector(`li:nth-child(${index + 1}) button:enabled[title]`)?.focus());
+    const focus = () => pictures.querySelector(`li:nth-child(${index + 1}) button:enabled[title]`)?.focus();
+    // If only the second fails, the first is not repeated.
+    report(() => change("PATCH", { photoUrls }, stored.etag), () => report(showPictures, focus));
   }
 
   async function remove(image, name) {
     const question = [element("p", {}, `Remove ${name} of ${stored.value.name} for good?`)];
     if (!(await ask("Remove the picture?", question, { Remove: true, Keep: false }))) return;
-    report(() => send("DELETE", `${path}/images/${image}`).then(showPictures), () => {});
+    report(() => send("DELETE", `${path}/images/${image}`), () => report(showPictures, () => {}));
   }
 
   function save(mine) {

@@ -10,8 +10,11 @@ const PAGE = 60;
 // In milliseconds.
 /** Time without typing after which a search begins. */
 const PAUSE = 250;
-/** Time over which changes are collected, and time until the next ones are shown: each request counts against the limits. */
-const [COLLECT, REST] = [200, 600];
+/**
+ * Time over which changes are collected, and time until the next ones are shown: each request counts against the limits. After a
+ * failure, time until they are read again, unless the service says another.
+ */
+const [COLLECT, REST, AGAIN] = [200, 600, 5_000];
 /** Maximum number of pets that are read at once, and of changed ones that wait for that; beyond it, the grid begins anew. */
 const [MAX_READ, MAX_WAITING] = [20, 500];
 
@@ -34,7 +37,7 @@ export async function pets({ signal, parameters, done, report }) {
     found.replaceChildren(...shown.nodes);
   }
 
-  const form = filterForm(parameters, show);
+  const form = filterForm(parameters, (filters) => signal.aborted || show(filters));
   const isShown = ({ resource, action }) => action === "created" || shown.has(Number(resource));
 
   async function showInventory() {
@@ -45,7 +48,11 @@ export async function pets({ signal, parameters, done, report }) {
   async function refresh(changes) {
     await Promise.all(changes.map(async ([id, { isNew, isGone }]) => {
       if (isGone) return shown.drop(id);
-      const pet = await json("GET", `pet/${id}`);
+      // It may be gone again.
+      const pet = await json("GET", `pet/${id}`).catch((failure) => {
+        if (failure.status !== 404) throw failure;
+      });
+      if (pet === undefined) return shown.drop(id);
       shown.put(pet, isNew && isMatch(pet, filtersOf(form)));
     }));
     if (changes.some(([, { hasStatus }]) => hasStatus)) await showInventory();
@@ -80,7 +87,7 @@ function filterForm(parameters, changed) {
         ` ${status}`))));
   form.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => form.isConnected && changed(filtersOf(form)), PAUSE);
+    timer = setTimeout(() => changed(filtersOf(form)), PAUSE);
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   return form;
@@ -125,9 +132,11 @@ function collected(isWanted, refresh, overflow, signal) {
     while (changes.size > 0 && !signal.aborted) {
       const taken = [...changes].slice(0, MAX_READ);
       for (const [id] of taken) changes.delete(id);
-      // A pet may be gone again. After a refusal, waits as long as the service says.
-      const failure = await refresh(taken).catch((it) => it);
-      await wait(Math.max(REST, (failure?.retryAfter ?? 0) * 1_000));
+      const failure = await refresh(taken).then(() => null, (it) => it);
+      if (failure !== null) {
+        for (const [id, change] of taken) if (!changes.has(id)) changes.set(id, change);
+      }
+      await wait(failure === null ? REST : failure.retryAfter * 1_000 || AGAIN);
     }
     isWaiting = false;
   }

@@ -31,6 +31,8 @@ export async function rows({ name, next, columns, empty }) {
   }
 
   async function showMore() {
+    // The button to try again calls this, too.
+    if (more.disabled) return;
     more.disabled = true;
     try {
       await load();

@@ -1,0 +1,69 @@
+//! Facts about the server, for `check`.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use sqlx::Row as _;
+
+use super::{connect::Connection, deadline::with_timeout, error::Error};
+
+/// Version of PostgreSQL, such as 150018 for 15.18.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerVersion(i32);
+
+impl ServerVersion {
+    /// Oldest supported version.
+    pub const OLDEST_SUPPORTED: Self = Self(130_000);
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 10_000, self.0 % 10_000)
+    }
+}
+
+/// What a server says about itself.
+#[derive(Debug)]
+pub struct Server {
+    /// Version.
+    pub version: ServerVersion,
+    /// Number of connected standbys, and other programs that receive the write-ahead log.
+    pub standbys: i64,
+    /// True if commits wait for a standby.
+    pub is_synchronous: bool,
+    /// Name of its cluster, which Patroni sets; often empty.
+    pub cluster: String,
+    /// Its own address, unless the connection uses a Unix socket.
+    pub address: Option<String>,
+    /// Maximum number of connections, without those for superusers.
+    pub max_connections: i64,
+    /// Time of its start, which tells servers apart.
+    pub started: DateTime<Utc>,
+}
+
+impl Server {
+    /// Reads it in one statement. A user without the role `pg_monitor` may do so.
+    pub async fn read(connection: &mut Connection) -> Result<Self, Error> {
+        let query = sqlx::query(
+            "select current_setting('server_version_num')::int as version,
+                    (select count(*) from pg_stat_replication) as standbys,
+                    current_setting('synchronous_standby_names') <> '' as is_synchronous,
+                    current_setting('cluster_name') as cluster,
+                    host(inet_server_addr()) as address,
+                    current_setting('max_connections')::bigint
+                        - current_setting('superuser_reserved_connections')::bigint
+                        - coalesce(current_setting('reserved_connections', true)::bigint, 0) as max_connections,
+                    pg_postmaster_start_time() as started",
+        );
+        let row = with_timeout(query.fetch_one(connection)).await?;
+        Ok(Self {
+            version: ServerVersion(row.try_get("version")?),
+            standbys: row.try_get("standbys")?,
+            is_synchronous: row.try_get("is_synchronous")?,
+            cluster: row.try_get("cluster")?,
+            address: row.try_get("address")?,
+            max_connections: row.try_get("max_connections")?,
+            started: row.try_get("started")?,
+        })
+    }
+}

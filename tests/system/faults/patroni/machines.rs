@@ -1,0 +1,450 @@
+//! Three machines with etcd, Patroni and PostgreSQL, and HAProxy before them, with the files of `config/cluster`.
+//!
+//! Each machine is a network namespace with a process namespace: it can be cut off, and if its first process ends, all of
+//! them do.
+
+use std::{
+    collections::HashSet,
+    fs,
+    io::Write as _,
+    net::SocketAddr,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, geteuid},
+};
+use reqwest::Client;
+use serde_json::Value;
+use sqlx::{Connection as _, PgConnection};
+use test_support::{PATIENCE, postgres::spawn_cleaner, process::free_address, repository};
+use tokio::time::{sleep, timeout};
+
+use crate::stage::{owner, program};
+
+/// Network of the machines; this host has the address .254 in it.
+const NETWORK: &str = "10.213.77";
+const BRIDGE: &str = "pets0";
+/// First process of a machine: it ends with its input, and bash reaps processes that have lost their parents.
+const INIT: &str = "while read -r _; do :; done";
+/// Names of the processes of a machine.
+pub const POSTGRES: &str = "postgres";
+pub const PATRONI: &str = "python3";
+pub const ETCD: &str = "etcd";
+
+/// The machines and HAProxy, ended when dropped.
+pub struct Machines {
+    all: Vec<Machine>,
+    haproxy: Child,
+    /// Addresses of HAProxy, which lead to the primary and to standbys.
+    primary: SocketAddr,
+    standbys: SocketAddr,
+    client: Client,
+    _cleaner: Child,
+}
+
+/// A machine, ended when dropped.
+pub struct Machine {
+    number: usize,
+    folder: PathBuf,
+    /// Runs the first process of the machine, which ends when its input does.
+    holder: Child,
+    first: i32,
+    variables: Vec<(String, String)>,
+}
+
+/// A member of the cluster, as Patroni describes it.
+#[derive(Debug)]
+pub struct Member {
+    pub machine: usize,
+    pub role: String,
+    pub state: String,
+}
+
+impl Machines {
+    /// Starts the machines, and waits until two standbys follow the primary.
+    pub async fn start() -> Self {
+        assert!(
+            geteuid().is_root(),
+            "row 32 makes network namespaces, which takes root: skip it with --skip row_32"
+        );
+        let folder = tempfile::Builder::new()
+            .prefix("pet-inventory-faults-")
+            .tempdir();
+        let folder = folder.expect("a folder").keep();
+        let cleaner = spawn_cleaner(
+            "trap '' INT TERM; read -r _; sleep 0.5; ip link delete pets0; rm -rf \"$1\"",
+            &folder,
+        );
+        prepare(&folder);
+        // Leftovers of a killed run.
+        let _ = Command::new("ip")
+            .args(["link", "delete", BRIDGE])
+            .stderr(Stdio::null())
+            .status();
+        run(&format!(
+            "ip link add {BRIDGE} type bridge && ip address add {NETWORK}.254/24 dev {BRIDGE} && ip link set {BRIDGE} up"
+        ));
+        let machines: Vec<_> = (1..=3)
+            .map(|number| Machine::start(number, &folder))
+            .collect();
+        let (primary, standbys) = (free_address(), free_address());
+        let mut haproxy = Command::new("/usr/sbin/haproxy");
+        haproxy
+            .args(["-db", "-f"])
+            .arg(folder.join("haproxy.cfg"))
+            .env("LISTEN", primary.to_string())
+            .env("LISTEN_STANDBYS", standbys.to_string());
+        for machine in &machines {
+            let name = format!("NODE_{}", machine.number);
+            haproxy.env(name, machine.address());
+        }
+        let machines = Self {
+            all: machines,
+            haproxy: logged(&mut haproxy, &folder.join("haproxy.log")),
+            primary,
+            standbys,
+            client: test_support::client(),
+            _cleaner: cleaner,
+        };
+        machines.are_complete().await;
+        machines.accepts().await;
+        machines
+    }
+
+    pub fn machine(&self, number: usize) -> &Machine {
+        &self.all[number - 1]
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Machine> {
+        self.all.iter()
+    }
+
+    /// Returns the URLs of the database of the service: at the primary, and at standbys.
+    pub fn urls(&self) -> [String; 2] {
+        let password = self.all[0].variable("PETS_PASSWORD");
+        [self.primary, self.standbys]
+            .map(|at| format!("postgres://pets:{password}@{at}/pets?sslmode=disable"))
+    }
+
+    /// Connects to the primary through HAProxy.
+    pub async fn connect(&self) -> PgConnection {
+        let connected = PgConnection::connect(&self.urls()[0]).await;
+        connected.expect("a primary")
+    }
+
+    async fn accepts(&self) {
+        let started = Instant::now();
+        while PgConnection::connect(&self.urls()[0]).await.is_err() {
+            assert!(started.elapsed() < PATIENCE, "no primary accepts");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Asks the machines for the members of the cluster.
+    pub async fn members(&self) -> Vec<Member> {
+        for machine in &self.all {
+            let url = format!("http://{}:8008/cluster", machine.address());
+            let request = self.client.get(url).timeout(Duration::from_secs(1));
+            let Ok(response) = request.send().await else {
+                continue;
+            };
+            let Ok(cluster) = response.json::<Value>().await else {
+                continue;
+            };
+            let text = |member: &Value, name: &str| member[name].as_str().map(str::to_owned);
+            let members = cluster["members"].as_array().into_iter().flatten();
+            let members = members.filter_map(|member| {
+                let name = text(member, "name")?;
+                Some(Member {
+                    machine: name.strip_prefix("node-")?.parse().ok()?,
+                    role: text(member, "role")?,
+                    state: text(member, "state")?,
+                })
+            });
+            return members.collect();
+        }
+        Vec::new()
+    }
+
+    /// Returns true if a machine has, or had a moment ago, the primary.
+    pub async fn is_primary(&self, number: usize) -> bool {
+        let members = self.members().await;
+        let mut leaders = members.iter().filter(|member| member.role == "leader");
+        leaders.any(|member| member.machine == number)
+    }
+
+    /// Returns the number of the machine with the primary, and of one with a standby.
+    pub async fn roles(&self) -> (usize, usize) {
+        let members = self.members().await;
+        let of_role = |role: &str| {
+            let member = members.iter().find(|member| member.role == role);
+            member.unwrap_or_else(|| panic!("no {role}: {members:?}"))
+        };
+        (of_role("leader").machine, of_role("quorum_standby").machine)
+    }
+
+    /// Returns the number of the machine with the leader of etcd.
+    pub async fn etcd_leader(&self) -> usize {
+        for machine in &self.all {
+            let url = format!("http://{}:2379/metrics", machine.address());
+            let metrics = self.client.get(url).send().await.expect("etcd");
+            let metrics = metrics.text().await.expect("text");
+            if metrics
+                .lines()
+                .any(|line| line == "etcd_server_is_leader 1")
+            {
+                return machine.number;
+            }
+        }
+        panic!("etcd has no leader");
+    }
+
+    /// Waits until two standbys follow the primary and could replace it: a fault before would meet another one.
+    pub async fn are_complete(&self) {
+        let started = Instant::now();
+        loop {
+            let members = self.members().await;
+            let standbys = members
+                .iter()
+                .filter(|member| member.role == "quorum_standby" && member.state == "streaming");
+            if standbys.count() == 2 {
+                return;
+            }
+            assert!(
+                started.elapsed() < 2 * PATIENCE,
+                "the cluster is not complete: {members:?}"
+            );
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Runs patronictl to its end, on a machine, with a command on the cluster.
+    pub async fn patronictl(&self, command: &str, arguments: &[&str]) {
+        let machine = &self.all[0];
+        let ctl = [
+            "/usr/bin/python3",
+            "-c",
+            "from patroni.ctl import ctl; ctl()",
+        ];
+        let mut ctl = machine.command(&ctl);
+        ctl.arg("-c")
+            .arg(machine.folder.join("patroni.yaml"))
+            .args([command, "--force", "pets"])
+            .args(arguments);
+        let output = timeout(PATIENCE, tokio::process::Command::from(ctl).output()).await;
+        let output = output.expect("the end of patronictl").expect("patronictl");
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        let _ = self.haproxy.kill();
+        let _ = self.haproxy.wait();
+    }
+}
+
+impl Machine {
+    fn start(number: usize, folder: &Path) -> Self {
+        let mut unshare = Command::new("unshare");
+        unshare
+            .args(["--net", "--pid", "--mount-proc", "--fork"])
+            .args(["--kill-child=SIGKILL", "bash", "-c", INIT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let holder = unshare.spawn().expect("unshare");
+        let mut machine = Self {
+            number,
+            folder: folder.to_owned(),
+            first: first_process(&holder),
+            holder,
+            variables: Vec::new(),
+        };
+        run(&format!(
+            "ip link add {BRIDGE}-{number} type veth peer name eth0 netns {first} &&
+             ip link set {BRIDGE}-{number} master {BRIDGE} up &&
+             nsenter --target {first} --net sh -c 'ip link set lo up && ip link set eth0 up &&
+                 ip address add {address}/24 dev eth0'",
+            first = machine.first,
+            address = machine.address(),
+        ));
+        machine.variables = machine.environment();
+        machine.start_all();
+        machine
+    }
+
+    pub fn address(&self) -> String {
+        format!("{NETWORK}.{}", self.number)
+    }
+
+    fn variable(&self, name: &str) -> &str {
+        let found = self.variables.iter().find(|(it, _)| it == name);
+        found.map_or_else(|| panic!("no {name} in patroni.env"), |(_, value)| value)
+    }
+
+    /// Returns the variables of `etcd.env` and `patroni.env` for this machine.
+    fn environment(&self) -> Vec<(String, String)> {
+        let files = concat!(
+            include_str!("../../../../config/cluster/etcd.env"),
+            include_str!("../../../../config/cluster/patroni.env")
+        );
+        let own = self.folder.join(self.number.to_string());
+        let lines = files.lines().filter(|line| !line.starts_with('#'));
+        let lines = lines.filter_map(|line| line.split_once('='));
+        let variables = lines.map(|(name, value)| {
+            let value = match name {
+                "ETCD_NAME" | "PATRONI_NAME" => format!("node-{}", self.number),
+                "ETCD_DATA_DIR" => format!("{}/etcd", own.display()),
+                "PATRONI_POSTGRESQL_DATA_DIR" => format!("{}/data", own.display()),
+                "PATRONI_POSTGRESQL_PGPASS" => format!("{}/pgpass", own.display()),
+                "PATRONI_POSTGRESQL_BIN_DIR" => {
+                    let postgres = PathBuf::from(program("postgres").get_program());
+                    postgres.parent().expect("a folder").display().to_string()
+                }
+                "ETCD_INITIAL_CLUSTER" | "PATRONI_ETCD3_HOSTS" => {
+                    value.replace("10.0.5.", &format!("{NETWORK}."))
+                }
+                _ => value.replace("10.0.5.1:", &format!("{}:", self.address())),
+            };
+            (name.to_owned(), value)
+        });
+        variables.collect()
+    }
+
+    /// Returns a command that runs a program with arguments on this machine, as the user of PostgreSQL.
+    fn command(&self, program: &[&str]) -> Command {
+        let user = owner().expect("a user for PostgreSQL");
+        let mut command = Command::new("nsenter");
+        command
+            .args(["--target", &self.first.to_string()])
+            .args(["--net", "--pid", "--mount"])
+            .args(["--setuid", &user.uid.to_string()])
+            .args(["--setgid", &user.gid.to_string()])
+            .args(program)
+            .env_clear()
+            .envs(self.variables.iter().cloned())
+            .env("PATH", "/usr/sbin:/usr/bin:/bin")
+            .env("LANG", "C.UTF-8")
+            .env("PYTHONPATH", self.folder.join("patroni"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .current_dir("/");
+        command
+    }
+
+    /// Starts etcd and Patroni, which starts PostgreSQL.
+    pub fn start_all(&self) {
+        self.start_etcd();
+        let settings = self.folder.join("patroni.yaml").display().to_string();
+        self.run_detached("patroni", &["/usr/bin/python3", "-m", "patroni", &settings]);
+    }
+
+    pub fn start_etcd(&self) {
+        self.run_detached("etcd", &["etcd"]);
+    }
+
+    /// Runs a program as a child of the first process, so that no process outside waits for it.
+    fn run_detached(&self, name: &str, program: &[&str]) {
+        let program = [&["setsid", "--fork"], program].concat();
+        let log = self.folder.join(format!("{name}-{}.log", self.number));
+        let started = logged(&mut self.command(&program), &log).wait();
+        assert!(started.is_ok_and(|status| status.success()), "{name}");
+    }
+
+    /// Sends a signal to the processes with these names, of which there is at least one each.
+    pub fn signal(&self, names: &[&str], signal: Signal) {
+        let namespace = |pid: i32| fs::metadata(format!("/proc/{pid}/ns/net")).map(|it| it.ino());
+        let own = namespace(self.first).expect("the namespace");
+        let processes = fs::read_dir("/proc").expect("/proc").flatten();
+        let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let ours = numbers.filter(|pid| namespace(*pid).is_ok_and(|it| it == own));
+        let mut met = HashSet::new();
+        for pid in ours {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            if let Some(name) = names.iter().find(|it| **it == name.trim()) {
+                met.insert(name);
+                let _ = kill(Pid::from_raw(pid), signal);
+            }
+        }
+        assert_eq!(met.len(), names.len(), "of {names:?} only {met:?} run");
+    }
+
+    /// Cuts the machine off from all others, or connects it again.
+    pub fn connect(&self, connected: bool) {
+        let state = if connected { "up" } else { "down" };
+        run(&format!("ip link set {BRIDGE}-{} {state}", self.number));
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(self.first), Signal::SIGKILL);
+        let _ = self.holder.wait();
+    }
+}
+
+/// Waits for the first process of the namespaces.
+fn first_process(holder: &Child) -> i32 {
+    let children = format!("/proc/{0}/task/{0}/children", holder.id());
+    let started = Instant::now();
+    loop {
+        let child = fs::read_to_string(&children).unwrap_or_default();
+        let child = child.trim().parse().unwrap_or_default();
+        let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+        if name == "bash\n" {
+            return child;
+        }
+        assert!(started.elapsed() < PATIENCE, "no namespaces");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Puts the files of `config/cluster` and Patroni where the user of PostgreSQL can read them.
+fn prepare(folder: &Path) {
+    let created = folder.join("create-database");
+    let patroni = include_str!("../../../../config/cluster/patroni.yaml");
+    let theirs = "/etc/pet-inventory/create-database";
+    assert!(patroni.contains(theirs), "no {theirs} in patroni.yaml");
+    let patroni = patroni.replace(theirs, &created.display().to_string());
+    fs::write(folder.join("patroni.yaml"), patroni).expect("a file");
+    let haproxy = include_str!("../../../../config/cluster/haproxy.cfg");
+    fs::write(folder.join("haproxy.cfg"), haproxy).expect("a file");
+    let packages = repository().join("target/outside-tools/patroni");
+    assert!(
+        packages.join("patroni").is_dir(),
+        "Patroni is missing: run .ci/setup --all"
+    );
+    run(&format!(
+        "cd {folder} && chmod 755 . && cp -r {packages} patroni && mkdir 1 2 3 && chown {owner} 1 2 3 &&
+         install --mode 755 {repository}/config/cluster/create-database .",
+        folder = folder.display(),
+        packages = packages.display(),
+        owner = owner().expect("a user for PostgreSQL").uid,
+        repository = repository().display(),
+    ));
+}
+
+/// Runs a shell command to its end.
+fn run(command: &str) {
+    let status = Command::new("sh").args(["-c", command]).status();
+    assert!(status.expect("a shell").success(), "{command}");
+}
+
+/// Starts a command, and appends its output to a file.
+fn logged(command: &mut Command, log: &Path) -> Child {
+    let file = fs::File::options().create(true).append(true).open(log);
+    let mut file = file.expect("a log");
+    writeln!(file, "{command:?}").expect("written");
+    let output = file.try_clone().expect("a log");
+    let started = command
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(file)
+        .spawn();
+    started.expect("a program: run .ci/setup --all")
+}
