@@ -223,6 +223,21 @@ impl Machines {
         }
     }
 
+    /// Prints what Patroni and HAProxy have logged last: the folder is gone when a failure is looked into.
+    fn print_logs(&self) {
+        let machines = self.all.iter();
+        let patroni = machines.map(|machine| format!("patroni-{}.log", machine.number));
+        for name in patroni.chain(["haproxy.log".to_owned()]) {
+            let log = fs::read_to_string(self.all[0].folder.join(&name)).unwrap_or_default();
+            // What Patroni logs in each of its loops says nothing.
+            let lines = log.lines().filter(|line| !line.contains("no action."));
+            let lines: Vec<_> = lines.filter(|line| !line.contains("Lock owner")).collect();
+            for line in &lines[lines.len().saturating_sub(25)..] {
+                println!("{name}: {line}");
+            }
+        }
+    }
+
     /// Runs patronictl to its end, on a machine, with a command on the cluster.
     pub async fn patronictl(&self, command: &str, arguments: &[&str]) {
         let machine = &self.all[0];
@@ -244,6 +259,9 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.print_logs();
+        }
         let _ = self.haproxy.kill();
         let _ = self.haproxy.wait();
     }
