@@ -239,6 +239,7 @@ impl Config {
             ("telemetry.otlp_timeout", telemetry.otlp_timeout.is_zero()),
             // The exporter would use a whole core.
             ("telemetry.otlp_delay", telemetry.otlp_delay.is_zero()),
+            ("changes.retention", self.changes.retention.is_zero()),
             ("database.max_connections", database.max_connections == 0),
             (
                 "database.acquire_timeout",

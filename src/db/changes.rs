@@ -132,32 +132,30 @@ pub async fn between(
     kinds: &[String],
     limit: usize,
 ) -> Result<Page, Error> {
-    let query = sqlx::query_as(AssertSqlSafe(format!(
-        "select {CHANGE}
-         from (select * from changes where position > $1 and position <= $2 order by position limit $5) scanned
-         where kind <> 'feed' and (kind = any ($3) or $3 = '{{}}')
-         order by position limit $4"
-    )))
-    .bind(after.0)
-    .bind(last.0)
-    .bind(kinds)
-    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-    .bind(MAX_BATCH.cast_signed());
-    let rows: Vec<PageRow> = with_timeout(query.fetch_all(&mut *connection)).await?;
-    let changes: Vec<Change> = rows.into_iter().filter_map(PageRow::change).collect();
-    if let Some(last) = changes.get(limit - 1) {
-        let next = last.position;
-        return Ok(Page { changes, next });
-    }
-    let query = sqlx::query_scalar(
+    // Before the changes themselves: what is deleted meanwhile would shift the end.
+    let end = sqlx::query_scalar(
         "select position from changes where position > $1 and position <= $2 order by position offset $3 - 1 limit 1",
-    )
-    .bind(after.0)
-    .bind(last.0)
-    .bind(MAX_BATCH.cast_signed());
-    let scanned: Option<i64> = with_timeout(query.fetch_optional(connection)).await?;
-    let next = scanned.map_or(last, Position);
-    Ok(Page { changes, next })
+    );
+    let end = end.bind(after.0).bind(last.0).bind(MAX_BATCH.cast_signed());
+    let end: Option<i64> = with_timeout(end.fetch_optional(&mut *connection)).await?;
+    let end = end.map_or(last, Position);
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "select {CHANGE} from changes
+         where position > $1 and position <= $2 and kind <> 'feed' and (kind = any ($3) or $3 = '{{}}')
+         order by position limit $4"
+    )));
+    let query = query
+        .bind(after.0)
+        .bind(end.0)
+        .bind(kinds)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let rows: Vec<PageRow> = with_timeout(query.fetch_all(connection)).await?;
+    let changes: Vec<Change> = rows.into_iter().filter_map(PageRow::change).collect();
+    let last_of_full_page = changes.get(limit - 1).map(|change| change.position);
+    Ok(Page {
+        next: last_of_full_page.unwrap_or(end),
+        changes,
+    })
 }
 
 /// Returns the changes at these positions that are still recorded, in no order.

@@ -292,6 +292,7 @@ fn errors_name_the_key() {
         ("telemetry.otlp_sampler", "sometimes"),
         ("telemetry.otlp_timeout", "0s"),
         ("telemetry.otlp_delay", "0s"),
+        ("changes.retention", "0s"),
         ("telemetry.otlp_max_queue", "0"),
         ("telemetry.otlp_sampling", "1.1"),
     ] {

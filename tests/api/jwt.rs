@@ -401,6 +401,15 @@ async fn token_scopes_come_from_its_claim() {
     assert_eq!(status(&strict, &names_nothing).await, (403, 403));
     let theirs = token("https://x.example/scp", json!("read:pets"));
     assert_eq!(status(&lenient, &theirs).await, (404, 403));
+    let changes = async |scopes: &str| {
+        let request = strict.anonymous(Method::GET, "/changes");
+        request
+            .bearer_auth(token("scope", json!(scopes)))
+            .await
+            .status
+    };
+    assert_eq!(changes("read:pets").await, 403);
+    assert_eq!(changes("read:changes").await, 200);
 
     // The operator can restrict the caller's scopes.
     let narrow = "update callers set scopes = '{read:pets}' where name like 'jwt:%'";

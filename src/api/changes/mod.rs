@@ -88,7 +88,8 @@ async fn list(
     if resource.is_some() && kinds.len() != 1 {
         violations.add("resource", "needs one kind");
     }
-    let last = headers.get(LAST_EVENT_ID).filter(|last| !last.is_empty());
+    let last = headers.get(LAST_EVENT_ID);
+    let last = last.filter(|last| is_stream && !last.is_empty());
     let last = last.map(|last| last.to_str().unwrap_or_default().parse::<Position>());
     let last = last.transpose().unwrap_or_else(|reason| {
         violations.add("Last-Event-ID", reason.to_string());

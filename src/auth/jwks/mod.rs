@@ -144,8 +144,8 @@ fn granted(claimed: Scopes, stored: Scopes) -> Scopes {
     claimed.intersection(stored).iter().chain(admin).collect()
 }
 
-/// Returns the caller of that name, or creates it on `plan`. It gets all scopes but `admin`, like callers that the
-/// operator creates; each token limits them. Returns `None` if the caller is disabled.
+/// Returns the caller of that name, or creates it on `plan`. It gets all scopes but `admin`: each token limits them. Returns
+/// `None` if the caller is disabled.
 async fn find_or_insert(
     database: &Database,
     name: &CallerName,
@@ -155,7 +155,8 @@ async fn find_or_insert(
     if let Some((caller, is_disabled)) = database.run(get).await? {
         return Ok((!is_disabled).then_some(caller));
     }
-    let scopes = Scopes::of_new_callers();
+    let scopes = Scope::ALL.into_iter();
+    let scopes = scopes.filter(|scope| *scope != Scope::Admin).collect();
     let inserted = database.run(async |connection| {
         db::callers::insert(connection, name, plan, scopes, &Initiator::default()).await
     });

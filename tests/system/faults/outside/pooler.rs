@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
-use test_support::{Home, Output, process::free_address};
+use test_support::{Home, Output, PATIENCE, process::free_address};
 use tokio::task::JoinSet;
 
 use crate::stage::{
@@ -51,10 +51,7 @@ impl PgBouncer {
             .expect("pgbouncer: run .ci/setup --all");
         let started = Instant::now();
         while tokio::net::TcpStream::connect(address).await.is_err() {
-            assert!(
-                started.elapsed() < Duration::from_secs(5),
-                "pgbouncer does not listen"
-            );
+            assert!(started.elapsed() < PATIENCE, "pgbouncer does not listen");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Self {
@@ -193,7 +190,7 @@ async fn row_13_undeclared_pgbouncer_is_reported_with_the_setting() {
     proxy.lead_to(pgbouncer.address);
     let (started, mut responses) = (Instant::now(), Vec::new());
     while !stage.service.log().contains(REMEDY) {
-        assert!(started.elapsed() < Duration::from_secs(10), "not reported");
+        assert!(started.elapsed() < PATIENCE, "not reported");
         for path in ["/pet/1", "/pet/findByStatus?status=sold", "/store/order/1"] {
             responses.push(TimedResponse::of(stage.target.request(Method::GET, path)).await);
         }
@@ -213,7 +210,7 @@ async fn row_13_undeclared_pgbouncer_is_reported_with_the_setting() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let reported = tokio::time::timeout(Duration::from_secs(10), reported).await;
+    let reported = tokio::time::timeout(PATIENCE, reported).await;
     row.check("reported at start", reported.is_ok());
     row.end();
 }

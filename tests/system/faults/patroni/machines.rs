@@ -21,7 +21,9 @@ use nix::{
 use reqwest::Client;
 use serde_json::Value;
 use sqlx::{Connection as _, PgConnection};
-use test_support::{PATIENCE, postgres::spawn_cleaner, process::free_address, repository};
+use test_support::{
+    PATIENCE, eventually, postgres::spawn_cleaner, process::free_address, repository,
+};
 use tokio::time::{sleep, timeout};
 
 use crate::stage::{owner, program};
@@ -35,6 +37,7 @@ const INIT: &str = "while read -r _; do :; done";
 pub const POSTGRES: &str = "postgres";
 pub const PATRONI: &str = "python3";
 pub const ETCD: &str = "etcd";
+pub const ALL: [&str; 3] = [PATRONI, POSTGRES, ETCD];
 
 /// The machines and HAProxy, ended when dropped.
 pub struct Machines {
@@ -60,9 +63,19 @@ pub struct Machine {
 /// A member of the cluster, as Patroni describes it.
 #[derive(Debug)]
 pub struct Member {
-    pub machine: usize,
-    pub role: String,
-    pub state: String,
+    machine: usize,
+    role: String,
+    state: String,
+    /// Incremented by each promotion; `None` if its PostgreSQL does not respond.
+    timeline: Option<u64>,
+}
+
+impl Member {
+    /// Returns true if this is a primary that was promoted after `earlier` was.
+    fn follows(&self, earlier: &Self) -> bool {
+        self.machine != earlier.machine
+            || (self.timeline.zip(earlier.timeline)).is_some_and(|(own, before)| own > before)
+    }
 }
 
 impl Machines {
@@ -77,15 +90,16 @@ impl Machines {
             .tempdir();
         let folder = folder.expect("a folder").keep();
         let cleaner = spawn_cleaner(
-            "trap '' INT TERM; read -r _; sleep 0.5; ip link delete pets0; rm -rf \"$1\"",
+            "trap '' INT TERM; read -r _; sleep 0.5; ip link delete pets0; umount -l \"$1\"; rm -rf \"$1\"",
             &folder,
         );
+        // Processes die in this test, the machine does not: it need not wait for a disk.
+        run(&format!("mount -t tmpfs tmpfs {}", folder.display()));
         prepare(&folder);
-        // Leftovers of a killed run.
-        let _ = Command::new("ip")
-            .args(["link", "delete", BRIDGE])
-            .stderr(Stdio::null())
-            .status();
+        // Leftovers of a run before, whose namespaces may still be about to end.
+        run(&format!(
+            "for link in {BRIDGE} {BRIDGE}-1 {BRIDGE}-2 {BRIDGE}-3; do ip link delete $link 2>/dev/null || :; done"
+        ));
         run(&format!(
             "ip link add {BRIDGE} type bridge && ip address add {NETWORK}.254/24 dev {BRIDGE} && ip link set {BRIDGE} up"
         ));
@@ -122,6 +136,11 @@ impl Machines {
 
     pub fn all(&self) -> impl Iterator<Item = &Machine> {
         self.all.iter()
+    }
+
+    /// Returns a folder in memory, which is deleted after the machines have ended.
+    pub fn folder(&self) -> &Path {
+        &self.all[0].folder
     }
 
     /// Returns the URLs of the database of the service: at the primary, and at standbys.
@@ -164,6 +183,7 @@ impl Machines {
                     machine: name.strip_prefix("node-")?.parse().ok()?,
                     role: text(member, "role")?,
                     state: text(member, "state")?,
+                    timeline: member["timeline"].as_u64(),
                 })
             });
             return members.collect();
@@ -171,21 +191,37 @@ impl Machines {
         Vec::new()
     }
 
-    /// Returns true if a machine has, or had a moment ago, the primary.
-    pub async fn is_primary(&self, number: usize) -> bool {
-        let members = self.members().await;
-        let mut leaders = members.iter().filter(|member| member.role == "leader");
-        leaders.any(|member| member.machine == number)
+    /// Returns the primary.
+    async fn primary(&self) -> Option<Member> {
+        let mut members = self.members().await.into_iter();
+        members.find(|member| member.role == "leader")
+    }
+
+    /// Waits until `change` has made another primary, or the same one anew, which Patroni may do if the standbys do not respond
+    /// at that moment.
+    pub async fn after_promotion(&self, change: impl Future<Output = ()>) {
+        let before = self.primary().await.expect("a primary");
+        change.await;
+        eventually(async || {
+            sleep(Duration::from_millis(100)).await;
+            let primary = self.primary().await;
+            primary.is_some_and(|it| it.follows(&before))
+        })
+        .await;
     }
 
     /// Returns the number of the machine with the primary, and of one with a standby.
     pub async fn roles(&self) -> (usize, usize) {
-        let members = self.members().await;
-        let of_role = |role: &str| {
-            let member = members.iter().find(|member| member.role == role);
-            member.unwrap_or_else(|| panic!("no {role}: {members:?}"))
-        };
-        (of_role("leader").machine, of_role("quorum_standby").machine)
+        let started = Instant::now();
+        loop {
+            let members = self.members().await;
+            let of_role = |role: &str| members.iter().find(|member| member.role == role);
+            if let Some((primary, standby)) = of_role("leader").zip(of_role("quorum_standby")) {
+                return (primary.machine, standby.machine);
+            }
+            assert!(started.elapsed() < PATIENCE, "no roles: {members:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// Returns the number of the machine with the leader of etcd.
@@ -228,7 +264,7 @@ impl Machines {
         let machines = self.all.iter();
         let patroni = machines.map(|machine| format!("patroni-{}.log", machine.number));
         for name in patroni.chain(["haproxy.log".to_owned()]) {
-            let log = fs::read_to_string(self.all[0].folder.join(&name)).unwrap_or_default();
+            let log = fs::read_to_string(self.folder().join(&name)).unwrap_or_default();
             // What Patroni logs in each of its loops says nothing.
             let lines = log.lines().filter(|line| !line.contains("no action."));
             let lines: Vec<_> = lines.filter(|line| !line.contains("Lock owner")).collect();
@@ -238,8 +274,24 @@ impl Machines {
         }
     }
 
-    /// Runs patronictl to its end, on a machine, with a command on the cluster.
-    pub async fn patronictl(&self, command: &str, arguments: &[&str]) {
+    /// Makes a standby the primary. Patroni refuses, with exit code 0, while it does not reach the standby.
+    pub async fn switch_over(&self) {
+        for _ in 0..3 {
+            let (from, to) = self.roles().await;
+            let [from, to] = [from, to].map(|number| format!("node-{number}"));
+            let arguments = ["--leader", &from, "--candidate", &to];
+            let said = self.patronictl("switchover", &arguments).await;
+            if said.contains("witched over to") {
+                return;
+            }
+            println!("{said}");
+            self.are_complete().await;
+        }
+        panic!("Patroni refuses to switch over");
+    }
+
+    /// Runs patronictl to its end, on a machine, with a command on the cluster. Returns its output.
+    pub async fn patronictl(&self, command: &str, arguments: &[&str]) -> String {
         let machine = &self.all[0];
         let ctl = [
             "/usr/bin/python3",
@@ -254,6 +306,7 @@ impl Machines {
         let output = timeout(PATIENCE, tokio::process::Command::from(ctl).output()).await;
         let output = output.expect("the end of patronictl").expect("patronictl");
         assert!(output.status.success(), "{command}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
 
@@ -390,6 +443,15 @@ impl Machine {
             }
         }
         assert_eq!(met.len(), names.len(), "of {names:?} only {met:?} run");
+    }
+
+    /// Undoes the effect of a signal to the processes with these names. Patroni starts PostgreSQL again itself.
+    pub fn undo(&self, names: &[&str], signal: Signal) {
+        match signal {
+            Signal::SIGSTOP => self.signal(names, Signal::SIGCONT),
+            _ if names == ALL => self.start_all(),
+            _ => {}
+        }
     }
 
     /// Cuts the machine off from all others, or connects it again.
