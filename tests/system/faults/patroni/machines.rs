@@ -47,7 +47,8 @@ pub struct Machines {
     primary: SocketAddr,
     standbys: SocketAddr,
     client: Client,
-    _cleaner: Child,
+    /// Deletes the network and the folder once its input ends.
+    cleaner: Child,
 }
 
 /// A machine, ended when dropped.
@@ -123,7 +124,7 @@ impl Machines {
             primary,
             standbys,
             client: test_support::client(),
-            _cleaner: cleaner,
+            cleaner,
         };
         machines.are_complete().await;
         machines.accepts().await;
@@ -317,6 +318,10 @@ impl Drop for Machines {
         }
         let _ = self.haproxy.kill();
         let _ = self.haproxy.wait();
+        self.all.clear();
+        // The next run has a network with the same name.
+        drop(self.cleaner.stdin.take());
+        let _ = self.cleaner.wait();
     }
 }
 
