@@ -82,7 +82,7 @@ async fn stream_has_the_changes_that_follow_as_pages_have_them() {
         request.header(name, value).await.problem(status);
     }
     // A page begins behind `after` only.
-    let page = app.get("/changes?after=0");
+    let page = app.get("/changes?kind=pet&after=0");
     let page = page.header("last-event-id", &first.to_string()).await;
     assert_eq!(page.json()["changes"][0]["position"], first);
 }
