@@ -138,7 +138,8 @@ impl Cluster {
     /// Kills all processes of the server with SIGKILL and waits until none is left.
     pub fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
-        self.reap();
+        // Again: the server may have been about to start one, which may wait for a lock of the killed ones for ever.
+        self.reap(Some(Signal::SIGKILL));
     }
 
     /// Stops the server with SIGINT (fast shutdown).
@@ -146,10 +147,11 @@ impl Cluster {
         if let Some(postgres) = &self.running {
             let _ = kill(pid(postgres), Signal::SIGINT);
         }
-        self.reap();
+        self.reap(None);
     }
 
-    fn reap(&mut self) {
+    /// Waits for the end of all processes of the server, and sends `signal` to those that are left.
+    fn reap(&mut self, signal: Option<Signal>) {
         let Some(mut postgres) = self.running.take() else {
             return;
         };
@@ -157,7 +159,7 @@ impl Cluster {
         postgres.wait().expect("its end");
         while all
             .iter()
-            .any(|pid| kill(*pid, None).is_ok() && !is_zombie(*pid))
+            .any(|pid| kill(*pid, signal).is_ok() && !is_zombie(*pid))
         {
             std::thread::sleep(Duration::from_millis(1));
         }
