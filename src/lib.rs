@@ -5,8 +5,9 @@
 //! ```text
 //! cli
 //! app
-//! server · telemetry · embedded_postgres · maintenance · webhooks
+//! server · telemetry · embedded_postgres · maintenance
 //! api
+//! webhooks
 //! auth | limits | images | feed | sample_store
 //! db | blob_store
 //! config | http_client | trace_context
@@ -27,11 +28,11 @@
 //!   HTTP types.
 //! - [`feed`]: publishes the record of changes, and passes it to streams.
 //! - [`sample_store`]: pets with pictures, to try the service with.
+//! - [`webhooks`]: delivers changes to webhooks, and tests.
 //! - [`api`]: routes, layers, handlers and status codes.
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
 //! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
 //! - [`maintenance`]: periodic tasks: purges, sweeps, folds; runs the feed.
-//! - [`webhooks`]: delivers changes to webhooks.
 //! - [`telemetry`]: log lines, metrics and traces.
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.

@@ -67,9 +67,11 @@ pub enum RequestLimit {
 /// Use of an `Idempotency-Key`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Keys {
-    /// None: the method is no POST, or the response has a secret, which is not stored.
+    /// None.
     #[default]
     Ignored,
+    /// The response has a secret, which is not stored: a request with a key gets 400.
+    Refused,
     /// The layer compares requests by their bytes.
     Stored,
     /// The layer compares requests without their passwords.
@@ -98,13 +100,14 @@ impl Facts {
     };
     /// Those of an operation with a secret in its response.
     pub const SECRET: Self = Self {
-        keys: Keys::Ignored,
+        keys: Keys::Refused,
         ..Self::OPERATION
     };
     /// Those of an operation for clients without a credential.
     pub const OPEN: Self = Self {
         limit: RequestLimit::Address,
-        ..Self::SECRET
+        keys: Keys::Ignored,
+        ..Self::OPERATION
     };
 
     /// Returns true for all operations, also lists.

@@ -29,6 +29,7 @@ use crate::{
         requests::RateLimits,
         resources::{BodyLimits, ConcurrencyLimits, Uploads},
     },
+    webhooks,
 };
 
 /// Application state. A handler extracts the parts it uses (`State<Database>`). Behind one pointer, since axum clones
@@ -71,6 +72,8 @@ pub struct Parts {
     pub change_retention: Duration,
     /// True if webhooks may have `http` URLs and private addresses.
     pub allow_private_webhooks: bool,
+    /// Sends requests to webhooks.
+    pub webhook_sender: webhooks::Sender,
     /// Live feed of the record of changes.
     pub feed: Feed,
     /// Image store.

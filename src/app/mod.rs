@@ -51,7 +51,6 @@ pub struct App {
     limits: Limits,
     admission: Admission,
     state: AppState,
-    deliveries: Deliveries,
     metrics: Metrics,
     embedded_postgres: Option<EmbeddedPostgres>,
 }
@@ -131,6 +130,7 @@ impl App {
             stored_bytes: StoredBytes::new(config.limits.idempotency_bytes_per_day.as_u64()),
             change_retention: config.changes.retention,
             allow_private_webhooks: config.webhooks.allow_private,
+            webhook_sender: webhooks::Sender::new(&config.webhooks).map_err(Error::Webhooks)?,
             feed: Feed::default(),
             blobs,
             uploads: Uploads::new(&config.images, server.body_timeout),
@@ -143,9 +143,6 @@ impl App {
             readiness: Readiness::default(),
             database,
         });
-        let (database, feed) = (state.database.clone(), state.feed.clone());
-        let deliveries =
-            Deliveries::new(database, feed, &config.webhooks).map_err(Error::Webhooks)?;
         let constants = api::constants(&document, &state);
         let constants = constants.map_err(|error| Error::Api(error.to_string()))?;
         let routers: Vec<_> = (0..server.workers.unwrap_or_else(cores).get())
@@ -169,7 +166,6 @@ impl App {
                 exempt: state.trusted_proxies.clone(),
             },
             state,
-            deliveries,
             metrics,
             embedded_postgres,
         })
@@ -217,7 +213,10 @@ impl App {
         tasks.spawn(telemetry::maintain_metrics(self.metrics));
         tasks.spawn(webhooks::report(database.clone(), state.feed.clone()));
         let end_of_deliveries = CancellationToken::new();
-        let deliveries = tokio::spawn(self.deliveries.run(end_of_deliveries.clone()));
+        let (feed, sender) = (state.feed.clone(), state.webhook_sender.clone());
+        let deliveries =
+            Deliveries::new(database.clone(), feed, sender).map_err(Error::Webhooks)?;
+        let deliveries = tokio::spawn(deliveries.run(end_of_deliveries.clone()));
         let serving = shutdown.separate();
         let (stopping, stop) = (shutdown.clone(), serving.clone());
         tokio::spawn(async move {

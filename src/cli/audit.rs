@@ -12,7 +12,6 @@ use super::{
     session::with_database,
 };
 use crate::{
-    api::changes::ChangeBody,
     config::Config,
     db::{
         self, Database,
@@ -92,11 +91,9 @@ impl Audit {
             });
             let page: Result<Page, _> = read.await?;
             let page = page.map_err(|_| "changes.retention has passed for the changes that were to be shown next; run the command again")?;
-            let wanted = page.changes.into_iter().filter(|it| self.includes(it));
+            let mut wanted = page.changes.into_iter().filter(|it| self.includes(it));
             if json {
-                wanted
-                    .map(ChangeBody::from)
-                    .try_for_each(|change| say(serde_json::to_string(&change)?))?;
+                wanted.try_for_each(|change| say(serde_json::to_string(&change)?))?;
             } else {
                 let rows: Vec<_> = wanted.map(|change| to_row(&change)).collect();
                 if !rows.is_empty() {

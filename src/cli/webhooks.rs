@@ -1,4 +1,6 @@
-//! `webhooks`: creates, lists, enables, disables and deletes webhooks, and shows their deliveries.
+//! `webhooks`: creates, lists, enables, disables, rotates, tests and deletes webhooks, and shows their deliveries and attempts.
+
+use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -15,8 +17,9 @@ use crate::{
     domain::{
         change::{Initiator, Kind, Position},
         id::WebhookId,
-        webhook::{MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookUrl},
+        webhook::{Attempt, MAX_OVERLAP, MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookUrl},
     },
+    webhooks,
 };
 
 #[derive(Debug, Subcommand)]
@@ -67,21 +70,51 @@ pub enum Webhooks {
     },
     /// Send deliveries again at once, also ones that were given up
     ///
-    /// The receiver may have got later changes of the same resource meanwhile. With --json: {"id":…,"positions":[…]}
+    /// The receiver may have got later changes of the same resource meanwhile. With --json: {"id":…,"positions":[…]}, or
+    /// {"id":…,"deliveries":…} with --all
     Retry {
         /// Id of the webhook
         id: WebhookId,
         /// Positions of the deliveries, as listed by: pet-inventory webhooks deliveries
-        #[arg(required = true, value_name = "POSITION")]
+        #[arg(required_unless_present = "all", value_name = "POSITION")]
         positions: Vec<Position>,
+        /// All that were given up
+        #[arg(long, conflicts_with = "positions")]
+        all: bool,
     },
-    /// Send a request of the type test, once
+    /// List the last 20 requests to the receiver of a webhook, the newest first
     ///
-    /// If it fails, it is listed by: pet-inventory webhooks deliveries. With --json: {"id":…,"position":…}
+    /// With --json, an array of {"at":…,"position":…,"status":…,"error":…,"durationSeconds":…,"response":…}; tests have no position
+    Attempts {
+        /// Id of the webhook
+        id: WebhookId,
+    },
+    /// Send a request of the type test from this machine, once
+    ///
+    /// Prints the outcome, and fails unless the response has status 2xx. With --json: the attempt, as listed by:
+    /// pet-inventory webhooks attempts
     Test {
         /// Id of the webhook
         id: WebhookId,
     },
+    /// Make a new secret, and sign with both until the old one ends
+    ///
+    /// A second rotation ends the oldest secret at once. With --json: {"id":…,"secret":…}
+    Rotate {
+        /// Id of the webhook
+        id: WebhookId,
+        /// Time for which requests are signed with the old secret, too, such as 12h: at most 7d
+        #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = parse_overlap)]
+        overlap: Duration,
+    },
+}
+
+fn parse_overlap(text: &str) -> Result<Duration, String> {
+    let overlap = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if overlap > MAX_OVERLAP {
+        return Err("must be at most 7d".to_owned());
+    }
+    Ok(overlap)
 }
 
 impl Webhooks {
@@ -118,22 +151,57 @@ impl Webhooks {
                 let rows = deliveries.iter().map(delivery_to_row);
                 print(json, table(&DELIVERIES_HEADING, rows), &value)
             }
-            Self::Retry { id, positions } => retry(config, id, &positions, json).await,
-            Self::Test { id } => {
-                let position = change(config, async |transaction, initiator| {
-                    let position = db::webhooks::send_test(transaction, id, initiator).await?;
-                    position.ok_or_else(|| {
-                        format!("webhook {id} does not exist or is disabled; see: pet-inventory webhooks list").into()
-                    })
+            Self::Retry { id, all: true, .. } => retry_all(config, id, json).await,
+            Self::Retry { id, positions, .. } => retry(config, id, &positions, json).await,
+            Self::Attempts { id } => {
+                let attempts = with_connection(config, async |connection| {
+                    let webhook = db::webhooks::find(connection, id).await?;
+                    webhook.ok_or_else(|| unknown(id))?;
+                    Ok(db::webhooks::attempts(connection, id).await?)
                 });
-                let position = position.await?;
-                let text = format_args!(
-                    "the service sends test {id}-{position}; if it fails, it is listed by: pet-inventory webhooks deliveries {id}"
+                let attempts = attempts.await?;
+                let rows = attempts.iter().map(attempt_to_row);
+                print(json, table(&ATTEMPTS_HEADING, rows), &json!(attempts))
+            }
+            Self::Test { id } => test(config, id, json).await,
+            Self::Rotate { id, overlap } => {
+                let secret = generate_webhook_secret()?;
+                change(config, async |transaction, initiator| {
+                    let rotated =
+                        db::webhooks::rotate(transaction, id, &secret, overlap, initiator).await?;
+                    rotated.ok_or_else(|| unknown(id))
+                })
+                .await?;
+                let (secret, overlap) = (secret.expose(), humantime::format_duration(overlap));
+                let text = format!(
+                    "Secret {secret}\n\nThis is the only time the secret is shown. Requests of webhook {id} are signed with the old \
+                     one, too, for {overlap}."
                 );
-                print(json, text, &json!({"id": id.get(), "position": position.0}))
+                print(json, text, &json!({"id": id.get(), "secret": secret}))
             }
         }
     }
+}
+
+/// Sends a test, and fails unless it is accepted.
+async fn test(config: &Config, id: WebhookId, json: bool) -> Result<(), Error> {
+    let sender = webhooks::Sender::new(&config.webhooks)?;
+    let attempt = with_database(config, async |database| {
+        Ok::<_, Error>(webhooks::test(database.clone(), sender, id).await?)
+    });
+    let attempt = attempt.await?.ok_or_else(|| {
+        format!("webhook {id} does not exist, is disabled, or has a test in progress; see: pet-inventory webhooks list")
+    })?;
+    if let Some(error) = &attempt.error {
+        if json {
+            print(json, "", &json!(attempt))?;
+        }
+        let next = format!("see: pet-inventory webhooks attempts {id}");
+        return Err(format!("the test was not accepted: {error}; {next}").into());
+    }
+    let (status, seconds) = (attempt.status.unwrap_or_default(), attempt.duration_seconds);
+    let text = format!("the test was accepted with status {status} after {seconds} s");
+    print(json, text, &json!(attempt))
 }
 
 async fn create(config: &Config, url: &str, kinds: Vec<Kind>, json: bool) -> Result<(), Error> {
@@ -192,6 +260,7 @@ async fn retry(
     json: bool,
 ) -> Result<(), Error> {
     change(config, async |transaction, initiator| {
+        enabled(transaction, id).await?;
         for &position in positions {
             let found = db::webhooks::send_again(transaction, id, position, initiator).await?;
             found.ok_or_else(|| {
@@ -207,6 +276,42 @@ async fn retry(
     let value: Vec<_> = positions.iter().map(|position| position.0).collect();
     let text = format_args!("{} deliveries of webhook {id} are due now", value.len());
     print(json, text, &json!({"id": id.get(), "positions": value}))
+}
+
+async fn retry_all(config: &Config, id: WebhookId, json: bool) -> Result<(), Error> {
+    let mut deliveries = 0;
+    loop {
+        let part = change(config, async |transaction, _| {
+            enabled(transaction, id).await?;
+            Ok(db::webhooks::send_parked_again(transaction, id).await?)
+        });
+        let part = part.await?;
+        if part == 0 {
+            break;
+        }
+        deliveries += part;
+    }
+    if deliveries > 0 {
+        change(config, async |transaction, initiator| {
+            Ok(db::webhooks::record_retries(transaction, id, deliveries, initiator).await?)
+        })
+        .await?;
+    }
+    let text = format_args!("{deliveries} deliveries of webhook {id} are due now");
+    let value = json!({"id": id.get(), "deliveries": deliveries});
+    print(json, text, &value)
+}
+
+/// Fails unless a webhook is enabled.
+async fn enabled(connection: &mut Connection, id: WebhookId) -> Result<(), Error> {
+    let webhook = db::webhooks::find(connection, id).await?;
+    if webhook.ok_or_else(|| unknown(id))?.is_enabled {
+        return Ok(());
+    }
+    Err(
+        format!("webhook {id} is disabled; enable it first: pet-inventory webhooks enable {id}")
+            .into(),
+    )
 }
 
 /// Does `work` in a transaction, in the name of the operator.
@@ -304,5 +409,25 @@ fn delivery_to_row(delivery: &DeliveryRecord) -> Vec<String> {
             .last_error
             .clone()
             .unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+const ATTEMPTS_HEADING: [&str; 6] = ["TIME", "POSITION", "STATUS", "SECONDS", "ERROR", "RESPONSE"];
+
+fn attempt_to_row(attempt: &Attempt) -> Vec<String> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let position = attempt.position.map(|position| position.to_string());
+    vec![
+        time(attempt.at),
+        position.unwrap_or_else(|| "test".to_owned()),
+        or_dash(attempt.status.map(|status| status.to_string())),
+        attempt.duration_seconds.to_string(),
+        or_dash(attempt.error.clone()),
+        or_dash(
+            attempt
+                .response
+                .as_ref()
+                .map(|text| text.chars().take(40).collect()),
+        ),
     ]
 }

@@ -100,8 +100,8 @@ pub fn is_known(schema: i64, latest: i64) -> bool {
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use
-/// of limits (`limit_usage`); or they hold an unfinished import.
-pub const OMITTED_TABLES: [&str; 9] = [
+/// of limits (`limit_usage`); they hold an unfinished import; or they are only for a look (`webhook_attempts`).
+pub const OMITTED_TABLES: [&str; 10] = [
     "_sqlx_migrations",
     "image_leftovers",
     "image_place",
@@ -111,6 +111,7 @@ pub const OMITTED_TABLES: [&str; 9] = [
     "pet_import_rows",
     "pet_imports",
     "pet_tags",
+    "webhook_attempts",
 ];
 
 /// Sequences of a backup: those of the schema, except that of `new_changes`, whose rows get new numbers in their order.

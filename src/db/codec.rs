@@ -20,7 +20,7 @@ use crate::domain::{
     pet::{self, Label, Pet, PetDetails, PetName, PhotoUrl, Version},
     plan::Plan,
     user::{UserId, Username},
-    webhook::WebhookSecret,
+    webhook::{Receiver, WebhookSecret},
 };
 
 /// SHA-256 of a secret. The secret itself is never stored.
@@ -231,4 +231,15 @@ impl FromRow<'_, PgRow> for Scopes {
 /// Returns the names of scopes, as stored in a text array.
 pub(super) fn scope_names(scopes: Scopes) -> Vec<&'static str> {
     scopes.iter().map(Scope::as_str).collect()
+}
+
+impl FromRow<'_, PgRow> for Receiver {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.try_get("id")?,
+            url: row.try_get("url")?,
+            secret: row.try_get("secret")?,
+            old_secret: row.try_get("old_secret")?,
+        })
+    }
 }

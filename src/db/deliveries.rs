@@ -3,31 +3,37 @@
 //! Invariants:
 //! - Each wanted change up to the position of a webhook is delivered, or has a row.
 //! - One turn of a webhook is in progress at a time, unless its lease has expired. Then it writes nothing.
-//! - A webhook without failures, with a receiver that takes a page within a turn, writes one row a page, not one a change.
+//! - A webhook without failures, with a receiver that takes a page within a turn, writes two rows a page, not one a change.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use serde_json::json;
 use sqlx::{AssertSqlSafe, FromRow, types::Json};
 
-use super::{connect::Connection, deadline::with_timeout, error::Error};
-use crate::domain::{change::Position, id::WebhookId, webhook::WebhookSecret};
-
-/// Kind of a test, which is no change.
-pub const TEST: &str = "test";
+use super::{
+    connect::Connection,
+    deadline::with_timeout,
+    error::Error,
+    record::{self, Record},
+};
+use crate::domain::{
+    change::{Action, Initiator, Kind, Position},
+    id::WebhookId,
+    webhook::{Attempt, Receiver},
+};
 
 /// Webhook, leased for a turn.
 #[derive(Debug, Clone, FromRow)]
 pub struct Claimed {
-    /// Identifier.
-    pub id: WebhookId,
-    /// URL.
-    pub url: String,
-    /// Key of the signatures.
-    pub secret: WebhookSecret,
+    /// Receiver.
+    #[sqlx(flatten)]
+    pub receiver: Receiver,
     /// Wanted kinds of changes; empty for all.
     pub kinds: Vec<String>,
+    /// True if the last answer was slow or a failure.
+    pub is_slow: bool,
     /// Position.
     pub position: Position,
     /// Position of the newest published change.
@@ -53,7 +59,8 @@ pub async fn claim(
                                where first.next_at <= now()))
              order by next_at, id limit 1 for update skip locked
          )
-         returning id, url, secret, kinds, position, greatest(position, (select position from changes_clock)) as head",
+         returning id, url, secret, case when old_secret_until > now() then old_secret end as old_secret, kinds, is_slow, position,
+                   greatest(position, (select position from changes_clock)) as head",
     );
     let query = query.bind(lease).bind(length.as_secs_f64());
     with_timeout(query.fetch_optional(connection)).await
@@ -71,9 +78,7 @@ pub struct Waiting {
     /// Number of failed attempts.
     #[sqlx(try_from = "i32")]
     pub attempts: u32,
-    /// Time of the next attempt, unless another of its resource is before it.
-    pub next_at: DateTime<Utc>,
-    /// True if that time has come.
+    /// True if the time of its next attempt has come, unless another of its resource is before it.
     pub is_due: bool,
     /// True if it is parked when it fails once more.
     pub is_old: bool,
@@ -84,21 +89,33 @@ impl Waiting {
     pub fn resource(&self) -> (&str, &str) {
         (&self.kind, &self.resource)
     }
+
+    /// Returns true if the other one is of the same resource.
+    pub fn is_of_same_resource(&self, other: &Self) -> bool {
+        self.resource() == other.resource()
+    }
 }
 
-/// Returns all deliveries that wait, by resource, then by position. Old ones have waited for `give_up_after`.
+/// Returns the first `limit` deliveries that wait: by the time at which their resource is due, by resource, then by position. Old
+/// ones have waited for `give_up_after`.
 pub async fn waiting(
     connection: &mut Connection,
     webhook: WebhookId,
     give_up_after: Duration,
+    limit: usize,
 ) -> Result<Vec<Waiting>, Error> {
     let query = sqlx::query_as(
-        "select position, kind, resource, attempts, next_at, next_at <= now() as is_due,
+        "select position, kind, resource, attempts, next_at <= now() as is_due,
                 attempts > 0 and created_at < now() - make_interval(secs => $2) as is_old
-         from webhook_retries where webhook_id = $1 and parked_at is null
-         order by kind, resource, position",
-    );
-    let query = query.bind(webhook.get()).bind(give_up_after.as_secs_f64());
+         from (
+             select *, first_value(next_at) over (partition by kind, resource order by position) as due_at
+             from webhook_retries where webhook_id = $1 and parked_at is null
+         ) waiting
+         order by due_at, kind, resource, position limit $3",
+    )
+    .bind(webhook.get())
+    .bind(give_up_after.as_secs_f64())
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX));
     with_timeout(query.fetch_all(connection)).await
 }
 
@@ -132,10 +149,16 @@ pub struct Outcome {
     pub done: Vec<i64>,
     /// Others.
     pub undelivered: Vec<Undelivered>,
+    /// True if the last answer was slow or a failure.
+    pub is_slow: bool,
+    /// URL of the receiver if it wants no further messages.
+    pub gone: Option<String>,
+    /// Last attempts, the newest first.
+    pub attempts: Vec<Attempt>,
 }
 
 /// Ends a turn, and returns true. Returns false, and writes nothing, if its lease has passed to another. A delivery that was
-/// requested again meanwhile stays so.
+/// requested again meanwhile stays so. Needs a transaction if the receiver is gone.
 pub async fn settle(
     connection: &mut Connection,
     webhook: WebhookId,
@@ -145,8 +168,13 @@ pub async fn settle(
     let query = sqlx::query_scalar(
         "with mine as (
              update webhooks
-             set position = greatest(position, $3), next_at = now() + make_interval(secs => $4), lease = null, leased_until = null
+             set position = greatest(position, $3), next_at = now() + make_interval(secs => $4), lease = null, leased_until = null,
+                 is_slow = $7, old_secret = case when old_secret_until > now() then old_secret end
              where id = $1 and lease = $2 returning id
+         ), tried as (
+             insert into webhook_attempts (webhook_id, attempts) select id, $8 from mine where $8 <> '[]'
+             on conflict (webhook_id) do update
+             set attempts = jsonb_path_query_array(excluded.attempts || webhook_attempts.attempts, '$[0 to 19]')
          ), done as (
              delete from webhook_retries r using mine where webhook_id = mine.id and r.position = any ($5)
          ), failed as (
@@ -168,8 +196,29 @@ pub async fn settle(
     .bind(outcome.position.0)
     .bind(outcome.pause.as_secs_f64())
     .bind(&outcome.done)
-    .bind(Json(&outcome.undelivered));
-    with_timeout(query.fetch_one(connection)).await
+    .bind(Json(&outcome.undelivered))
+    .bind(outcome.is_slow)
+    .bind(Json(&outcome.attempts));
+    let is_mine = with_timeout(query.fetch_one(&mut *connection)).await?;
+    if let Some(url) = outcome.gone.as_ref().filter(|_| is_mine) {
+        disable(connection, webhook, url).await?;
+    }
+    Ok(is_mine)
+}
+
+/// Disables a webhook whose receiver wants no further messages, unless it has another URL meanwhile.
+async fn disable(transaction: &mut Connection, webhook: WebhookId, url: &str) -> Result<(), Error> {
+    let query =
+        sqlx::query("update webhooks set enabled = false where id = $1 and url = $2 and enabled");
+    let query = query.bind(webhook.get()).bind(url);
+    let disabled = with_timeout(query.execute(&mut *transaction)).await?;
+    if disabled.rows_affected() == 0 {
+        return Ok(());
+    }
+    let initiator = Initiator::webhook();
+    let record = Record::new(Kind::Webhook, &webhook, Action::Changed, &initiator)
+        .with_data(Some(json!({"enabled": [true, false]})));
+    record::write(transaction, &[record]).await
 }
 
 /// Delivery that has failed, or waits behind one that has, as listed for the operator.
@@ -181,7 +230,7 @@ pub struct DeliveryRecord {
     pub kind: String,
     /// Identifier of the resource.
     pub resource: String,
-    /// What was done to it; `None` for a test, and if the change is no longer recorded.
+    /// What was done to it; `None` if the change is no longer recorded.
     pub action: Option<String>,
     /// Number of failed attempts.
     pub attempts: i32,

@@ -1,8 +1,10 @@
 //! Queries on webhooks, as operators manage them.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
-use sqlx::{AssertSqlSafe, FromRow};
+use sqlx::{AssertSqlSafe, FromRow, types::Json};
 
 use super::{
     connect::Connection,
@@ -13,7 +15,9 @@ use super::{
 use crate::domain::{
     change::{Action, Initiator, Kind, Position},
     id::WebhookId,
-    webhook::{MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookUrl},
+    webhook::{
+        Attempt, MAX_WEBHOOKS, NewWebhook, Receiver, WebhookChange, WebhookSecret, WebhookUrl,
+    },
 };
 
 /// Webhook, as listed for the operator.
@@ -65,7 +69,7 @@ pub async fn insert(
     .bind(webhook.url.as_str())
     .bind(webhook.secret.0)
     .bind(names(&webhook.kinds))
-    .bind(MAX_WEBHOOKS);
+    .bind(i64::try_from(MAX_WEBHOOKS).unwrap_or(i64::MAX));
     let id: Option<WebhookId> = with_timeout(query.fetch_optional(&mut *transaction)).await?;
     if let Some(id) = id {
         let record = Record::new(Kind::Webhook, &id, Action::Created, initiator)
@@ -167,31 +171,69 @@ pub async fn delete(
     Ok(Some(()))
 }
 
-/// Adds a delivery of the type `test`. Returns its position, or `None` if there is no such webhook, or it is disabled.
-pub async fn send_test(
+/// Gives a webhook a new secret. The old one stays valid for `overlap`, and the one before it ends. Returns `None` if there is no
+/// such webhook.
+pub async fn rotate(
     transaction: &mut Connection,
     id: WebhookId,
+    secret: &WebhookSecret,
+    overlap: Duration,
     initiator: &Initiator,
-) -> Result<Option<Position>, Error> {
-    // Each is a resource of its own, so that none waits for another. The position is in milliseconds, which those of changes, in
-    // microseconds, do not meet.
-    let query = sqlx::query_scalar(
-        "with given as (
-             select id, greatest((extract(epoch from clock_timestamp()) * 1000)::bigint,
-                                 (select max(position) + 1 from webhook_retries
-                                  where webhook_id = $1 and kind = 'test')) as position
-             from webhooks where id = $1 and enabled for update
-         )
-         insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at)
-         select id, position, 'test', position::text, 0, now() from given
-         returning position",
+) -> Result<Option<()>, Error> {
+    let query = sqlx::query(
+        "update webhooks set secret = $2, old_secret = secret, old_secret_until = now() + make_interval(secs => $3) where id = $1",
     );
-    let query = query.bind(id.get()).fetch_optional(&mut *transaction);
-    let position: Option<i64> = with_timeout(query).await?;
-    if let Some(position) = position {
-        record_request(transaction, id, ("test", position), initiator).await?;
+    let query = query
+        .bind(id.get())
+        .bind(secret.0)
+        .bind(overlap.as_secs_f64());
+    let rotated = with_timeout(query.execute(&mut *transaction)).await?;
+    if rotated.rows_affected() == 0 {
+        return Ok(None);
     }
-    Ok(position.map(Position))
+    let data = json!({"secret": true});
+    record_request(transaction, id, data, initiator).await?;
+    Ok(Some(()))
+}
+
+/// Begins a test, which ends after `timeout` at the latest. Returns its receiver, or `None` if there is no such webhook, it is
+/// disabled, or a test is in progress.
+pub async fn begin_test(
+    connection: &mut Connection,
+    id: WebhookId,
+    timeout: Duration,
+) -> Result<Option<Receiver>, Error> {
+    let query = sqlx::query_as(
+        "update webhooks set test_until = now() + make_interval(secs => $2)
+         where id = $1 and enabled and (test_until is null or test_until < now())
+         returning id, url, secret, case when old_secret_until > now() then old_secret end as old_secret",
+    );
+    let query = query.bind(id.get()).bind(timeout.as_secs_f64());
+    with_timeout(query.fetch_optional(connection)).await
+}
+
+/// Ends a test, and keeps its attempt.
+pub async fn end_test(
+    connection: &mut Connection,
+    id: WebhookId,
+    attempt: &Attempt,
+) -> Result<(), Error> {
+    let query = sqlx::query(
+        "with mine as (update webhooks set test_until = null where id = $1 returning id)
+         insert into webhook_attempts (webhook_id, attempts) select id, jsonb_build_array($2::jsonb) from mine
+         on conflict (webhook_id) do update
+         set attempts = jsonb_path_query_array(excluded.attempts || webhook_attempts.attempts, '$[0 to 19]')",
+    );
+    let query = query.bind(id.get()).bind(Json(attempt));
+    with_timeout(query.execute(connection)).await.map(drop)
+}
+
+/// Returns the last attempts of a webhook, the newest first.
+pub async fn attempts(connection: &mut Connection, id: WebhookId) -> Result<Vec<Attempt>, Error> {
+    let query = sqlx::query_scalar("select attempts from webhook_attempts where webhook_id = $1");
+    let query = query.bind(id.get()).fetch_optional(connection);
+    let attempts: Option<Json<Vec<Attempt>>> = with_timeout(query).await?;
+    Ok(attempts.map(|Json(attempts)| attempts).unwrap_or_default())
 }
 
 /// Makes a delivery due now, even if it was parked, and counts its attempts anew. Returns `None` if there is no such delivery, or
@@ -202,33 +244,64 @@ pub async fn send_again(
     position: Position,
     initiator: &Initiator,
 ) -> Result<Option<()>, Error> {
-    // First, as the end of a turn does: otherwise both could deadlock.
-    let lock = sqlx::query("select from webhooks where id = $1 for update").bind(id.get());
-    with_timeout(lock.execute(&mut *transaction)).await?;
+    lock(transaction, id).await?;
     let query = sqlx::query(
         "update webhook_retries r set parked_at = null, attempts = 0, next_at = now(), created_at = now()
          where webhook_id = $1 and position = $2
-           and (kind = 'test' or exists (select from changes where changes.position = r.position))",
+           and exists (select from changes where changes.position = r.position)",
     );
     let query = query.bind(id.get()).bind(position.0);
     let changed = with_timeout(query.execute(&mut *transaction)).await?;
     if changed.rows_affected() == 0 {
         return Ok(None);
     }
-    record_request(transaction, id, ("retry", position.0), initiator).await?;
+    let data = json!({"retry": position.0});
+    record_request(transaction, id, data, initiator).await?;
     Ok(Some(()))
 }
 
-/// Records that a delivery was requested, by its position.
+/// Makes up to 1,000 deliveries that were parked due now, as [`send_again`] does one, except those whose changes are no longer
+/// recorded. Returns their number.
+pub async fn send_parked_again(transaction: &mut Connection, id: WebhookId) -> Result<u64, Error> {
+    lock(transaction, id).await?;
+    let query = sqlx::query(
+        "update webhook_retries set parked_at = null, attempts = 0, next_at = now(), created_at = now()
+         where webhook_id = $1 and position in (
+             select position from webhook_retries r
+             where webhook_id = $1 and parked_at is not null
+               and exists (select from changes where changes.position = r.position)
+             limit 1000
+         )",
+    );
+    let changed = with_timeout(query.bind(id.get()).execute(transaction)).await?;
+    Ok(changed.rows_affected())
+}
+
+/// Locks a webhook, as the end of a turn does first: otherwise both could deadlock.
+async fn lock(transaction: &mut Connection, id: WebhookId) -> Result<(), Error> {
+    let lock = sqlx::query("select from webhooks where id = $1 for update").bind(id.get());
+    with_timeout(lock.execute(transaction)).await.map(drop)
+}
+
+/// Records that all deliveries that were parked are sent again, by their number.
+pub async fn record_retries(
+    transaction: &mut Connection,
+    id: WebhookId,
+    number: u64,
+    initiator: &Initiator,
+) -> Result<(), Error> {
+    let data = json!({"retries": number});
+    record_request(transaction, id, data, initiator).await
+}
+
 async fn record_request(
     transaction: &mut Connection,
     id: WebhookId,
-    (what, position): (&str, i64),
+    data: Value,
     initiator: &Initiator,
 ) -> Result<(), Error> {
-    let record = Record::new(Kind::Webhook, &id, Action::Changed, initiator)
-        .with_data(Some(json!({what: position})));
-    record::write(transaction, &[record]).await
+    let record = Record::new(Kind::Webhook, &id, Action::Changed, initiator);
+    record::write(transaction, &[record.with_data(Some(data))]).await
 }
 
 fn names(kinds: &[Kind]) -> Vec<&'static str> {

@@ -89,11 +89,13 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 /// Networks of IPv4 that are not public: the address, and the length of its prefix.
-const SPECIAL_V4: [(Ipv4Addr, u32); 15] = [
+const SPECIAL_V4: [(Ipv4Addr, u32); 16] = [
     (Ipv4Addr::UNSPECIFIED, 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),
+    // The host of a virtual machine of Azure, which has its metadata. It is the only one here that IANA's registries do not have.
+    (Ipv4Addr::new(168, 63, 129, 16), 32),
     (Ipv4Addr::new(169, 254, 0, 0), 16),
     (Ipv4Addr::new(172, 16, 0, 0), 12),
     (Ipv4Addr::new(192, 0, 0, 0), 24),
@@ -172,6 +174,7 @@ mod tests {
             "100.127.255.255",
             "127.0.0.1",
             "127.255.255.255",
+            "168.63.129.16",
             "169.254.169.254",
             "172.16.0.1",
             "172.31.255.255",
@@ -221,6 +224,8 @@ mod tests {
             "100.128.0.0",
             "126.255.255.255",
             "128.0.0.0",
+            "168.63.129.15",
+            "168.63.129.17",
             "169.253.255.255",
             "172.15.255.255",
             "172.32.0.0",

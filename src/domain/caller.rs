@@ -28,6 +28,11 @@ impl CallerName {
         Self("operator".to_owned())
     }
 
+    /// Returns the name under which changes are recorded that the receiver of a webhook causes. No caller has it.
+    pub(super) fn webhook() -> Self {
+        Self("webhook".to_owned())
+    }
+
     /// Returns true if the name is reserved for the caller of a user account (`user:` and the account's id).
     pub fn is_of_a_user(&self) -> bool {
         self.0.starts_with("user:")
@@ -45,9 +50,9 @@ impl FromStr for CallerName {
     fn from_str(name: &str) -> Result<Self, Invalid> {
         check_caller_name(name)?;
         let name = Self(name.to_owned());
-        if name == Self::operator() {
+        if name == Self::operator() || name == Self::webhook() {
             return Err(Invalid::because(
-                "is reserved for changes that commands make",
+                "is reserved for changes that no caller makes",
             ));
         }
         Ok(name)

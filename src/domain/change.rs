@@ -3,7 +3,9 @@
 use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::{
     Invalid,
@@ -12,7 +14,7 @@ use super::{
 };
 
 /// Place of a change in the record: an integer below 2^53, in ascending order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Position(pub i64);
 
 impl fmt::Display for Position {
@@ -35,28 +37,53 @@ impl FromStr for Position {
     }
 }
 
-/// Change in the record.
-#[derive(Debug, Clone, PartialEq)]
+/// A change of a resource.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(example = json!({
+    "position": 1_769_860_800_000_000_i64, "at": "2026-01-31T12:00:00Z", "kind": "pet", "resource": "7",
+    "action": "changed", "version": 12, "actor": "acme", "requestId": "9f86d081884c7d659a2feaa0c55ad015",
+    "data": {"status": ["available", "pending"]}
+}))]
 pub struct Change {
-    /// Position.
+    /// Position in the record. Positions ascend, with gaps.
+    #[schema(value_type = i64, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub position: Position,
     /// Time of the change.
+    #[schema(value_type = String, format = DateTime, max_length = 64)]
     pub at: DateTime<Utc>,
-    /// Kind of the resource.
+    /// Kind of the resource: `pet`, `image`, `order`, `user`, `caller`, `key`, `client`, `session`, `webhook` or `import`. There may be
+    /// further ones.
+    #[schema(max_length = 16, pattern = "^[a-z]+$")]
     pub kind: String,
     /// Identifier of the resource.
+    #[schema(max_length = 64, pattern = r"^[^\x00]*$")]
     pub resource: String,
-    /// What was done.
+    /// What was done: `created`, `changed` or `deleted`.
+    #[schema(max_length = 16, pattern = "^[a-z]+$")]
     pub action: String,
-    /// Version of a pet after the change.
+    /// Version of a pet after the change, as in its `ETag`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub version: Option<i64>,
     /// Caller that an order or an account belongs to.
+    #[serde(skip)]
     pub owner: Option<CallerId>,
-    /// Name of the caller.
+    /// Name of the caller; `operator` for a command, `webhook` for a webhook whose receiver is gone. Absent if the request had
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 64, pattern = r"^[^\x00]*$")]
     pub actor: Option<String>,
     /// Request id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 64, pattern = "^[A-Za-z0-9._-]+$")]
     pub request_id: Option<String>,
-    /// Small facts.
+    /// Facts: `status`, `plan`, `scopes`, `disabled`, and `kinds` and `enabled` of a webhook, with the old value (`null` for a new
+    /// resource) and the new one, if they have changed; `secret` (`true`) of a webhook with a new one; the position of the
+    /// delivery of a `retry`, the number of deliveries of `retries`; `pet` of an image or an order; `caller` of a key, a client or a session; number
+    /// of `pets` of an import, with the first and the last of their `ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object, nullable = false)]
     pub data: Option<Value>,
 }
 
@@ -75,6 +102,15 @@ impl Initiator {
     pub fn operator() -> Self {
         Self {
             actor: Some(CallerName::operator()),
+            request_id: None,
+        }
+    }
+
+    /// Returns the initiator of what the receiver of a webhook causes.
+    #[must_use]
+    pub fn webhook() -> Self {
+        Self {
+            actor: Some(CallerName::webhook()),
             request_id: None,
         }
     }

@@ -3,14 +3,26 @@
 use std::{fmt, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 use url::{Host, Url};
+use utoipa::ToSchema;
 
-use super::{Invalid, address::is_public, change::Kind};
+use super::{
+    Invalid,
+    address::is_public,
+    change::{Kind, Position},
+    id::WebhookId,
+};
 
 /// Maximum number of webhooks.
-pub const MAX_WEBHOOKS: i64 = 100;
+pub const MAX_WEBHOOKS: usize = 100;
 /// Time for which a delivery waits before its next failure parks it.
 pub const GIVE_UP_AFTER: Duration = Duration::from_hours(24);
+/// Time for which requests are signed with the secret before a rotation, too: by default, and at most.
+pub const DEFAULT_OVERLAP: Duration = Duration::from_hours(24);
+/// See [`DEFAULT_OVERLAP`].
+pub const MAX_OVERLAP: Duration = Duration::from_hours(7 * 24);
 /// Maximum time between two attempts.
 const MAX_DELAY: Duration = Duration::from_mins(5);
 
@@ -36,6 +48,10 @@ impl WebhookUrl {
         const LONG: Invalid = Invalid::because("must be at most 2000 characters");
         if text.chars().count() > Self::MAX_LENGTH {
             return Err(LONG);
+        }
+        // The parser drops some of them, so that the URL would not be the one that was given.
+        if text.chars().any(char::is_control) {
+            return Err(Invalid::because("must not contain control characters"));
         }
         let url = Self::from_stored(text, allow_private)?;
         if url.as_str().len() > Self::MAX_STORED {
@@ -102,6 +118,58 @@ impl fmt::Debug for WebhookSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("WebhookSecret")
     }
+}
+
+/// Receiver of the messages of a webhook.
+#[derive(Debug, Clone)]
+pub struct Receiver {
+    /// Identifier of the webhook.
+    pub id: WebhookId,
+    /// URL, as it is stored.
+    pub url: String,
+    /// Key of the signatures.
+    pub secret: WebhookSecret,
+    /// Key before the last rotation, until its overlap ends.
+    pub old_secret: Option<WebhookSecret>,
+}
+
+/// Number of attempts of a webhook that are kept.
+pub const MAX_ATTEMPTS: usize = 20;
+
+/// Attempt to send a message to a webhook.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(example = json!({
+    "at": "2026-01-31T12:00:00.25Z",
+    "position": 1_769_860_800_000_000_i64,
+    "status": 503,
+    "error": "the response has status 503 Service Unavailable",
+    "durationSeconds": 0.012,
+    "response": "try again later"
+}))]
+pub struct Attempt {
+    /// Time at which the request was sent, in UTC.
+    #[schema(value_type = String, format = "date-time", max_length = 64)]
+    pub at: DateTime<Utc>,
+    /// Position of the change; absent for a test.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = i64, required = false, nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub position: Option<Position>,
+    /// Status of the response; absent if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 100, maximum = 999)]
+    pub status: Option<u16>,
+    /// Reason of the failure; absent if the message was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 512, pattern = r"^[^\x00]*$")]
+    pub error: Option<String>,
+    /// Time until the response, or the failure.
+    #[schema(minimum = 0)]
+    pub duration_seconds: f64,
+    /// First 1,024 bytes of the response, as far as they arrived within a second, as text; absent if it is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 1_024, pattern = r"^[^\x00]*$")]
+    pub response: Option<String>,
 }
 
 /// Webhook to be stored.
@@ -173,6 +241,10 @@ mod tests {
             ("https://", false, false),
             ("example.com", false, false),
             ("file:///etc/passwd", false, false),
+            ("https://exa\tmple.com/", false, false),
+            ("https://example.com/\r\nhost: other", false, false),
+            ("https://example.com/\u{85}", false, false),
+            ("https://168.63.129.16/machine", false, true),
             ("", false, false),
         ] {
             assert_eq!(WebhookUrl::new(text, false).is_ok(), is_allowed, "{text}");

@@ -166,7 +166,7 @@ impl Metrics {
     pub fn render(&self) -> String {
         process::measure();
         self.upkeep();
-        let mut text = self.0.render();
+        let mut text = without_deleted_webhooks(&self.0.render());
         process::write_cpu_time(&mut text, CPU.name, CPU.help);
         text
     }
@@ -175,6 +175,21 @@ impl Metrics {
     pub fn upkeep(&self) {
         self.0.run_upkeep();
     }
+}
+
+/// Leaves out the series of deleted webhooks, whose lag is NaN: the recorder keeps all series.
+fn without_deleted_webhooks(text: &str) -> String {
+    let lags = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("webhooks_lag_seconds"));
+    let deleted: Vec<_> = lags
+        .filter_map(|labels| labels.strip_suffix("} NaN"))
+        .collect();
+    let is_left_out = |line: &&str| {
+        line.starts_with("webhooks_") && deleted.iter().any(|labels| line.contains(labels))
+    };
+    let lines = text.split_inclusive('\n');
+    lines.filter(|line| !is_left_out(line)).collect()
 }
 
 /// Installs the process's metrics recorder, or returns the handle to the installed one.

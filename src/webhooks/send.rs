@@ -3,29 +3,34 @@
 //! Invariants:
 //! - A response begins within [`TIMEOUT`], its body is read for [`MAX_READ`], and no redirect or proxy of the environment is followed.
 //! - Unless `webhooks.allow_private` is set, a connection is opened only to an address that was checked to be public.
+//! - Of the permits, half are for requests that take longer than [`SLOW`], or are expected to fail or to take so long: a request
+//!   that has none of them is cancelled then. So the others become free soon, however many receivers do not respond.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use chrono::{DateTime, SecondsFormat, Utc};
 use hmac::{Hmac, KeyInit, Mac};
-use reqwest::{Client, Response};
+use reqwest::{Client, Response, StatusCode, header};
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tracing::Instrument;
 
 use crate::{
-    api::changes::ChangeBody,
     config,
-    db::deliveries::Claimed,
     domain::{
         change::{Change, Position},
-        id::WebhookId,
-        webhook::{WebhookSecret, WebhookUrl},
+        webhook::{Attempt, Receiver, WebhookSecret, WebhookUrl},
     },
     http_client::{self, PublicAddresses, with_causes},
     trace_context,
@@ -33,20 +38,64 @@ use crate::{
 
 /// Maximum time until a response begins, with the resolution of the name.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which a request needs a permit of the slow ones.
+pub const SLOW: Duration = Duration::from_secs(1);
 /// Number of bytes of a response after which it is read no further, and time for it. Its connection can be used again if it is
 /// shorter.
 const MAX_RESPONSE: usize = 1 << 10;
 const MAX_READ: Duration = Duration::from_secs(1);
 /// Maximum number of characters of a reason.
 const MAX_REASON: usize = 500;
+/// Maximum time for which a receiver can put a delivery off.
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
-/// Sends the requests of a replica.
-pub struct Sender {
+/// Sends the requests of a process. Clones share the permits.
+#[derive(Clone)]
+pub struct Sender(Arc<Inner>);
+
+struct Inner {
     client: Client,
     requests: Semaphore,
-    /// Half of them, for what has failed before, so that receivers that do not respond leave room for others.
-    repetitions: Semaphore,
+    slow: Semaphore,
     allow_private: bool,
+}
+
+/// Permit of a request in progress.
+pub struct Permit<'a> {
+    slow: Option<SemaphorePermit<'a>>,
+    #[expect(dead_code, reason = "held")]
+    request: SemaphorePermit<'a>,
+}
+
+impl Permit<'_> {
+    /// Returns true if the request may take longer than [`SLOW`].
+    pub const fn is_slow(&self) -> bool {
+        self.slow.is_some()
+    }
+}
+
+/// What has come of a message.
+pub struct Sent {
+    /// The attempt.
+    pub attempt: Attempt,
+    /// Time for which the receiver puts the delivery off (RFC 9110 §10.2.3).
+    pub retry_after: Option<Duration>,
+    /// True if it took longer than [`SLOW`].
+    pub is_slow: bool,
+    /// True if the request was cancelled in favour of others.
+    pub is_cancelled: bool,
+}
+
+impl Sent {
+    /// Returns true if the message was accepted.
+    pub const fn is_accepted(&self) -> bool {
+        self.attempt.error.is_none()
+    }
+
+    /// Returns true if the receiver wants no further messages.
+    pub fn is_gone(&self) -> bool {
+        self.attempt.status == Some(StatusCode::GONE.as_u16())
+    }
 }
 
 impl Sender {
@@ -57,119 +106,205 @@ impl Sender {
             builder = builder.dns_resolver(Arc::new(PublicAddresses));
         }
         let max = config.max_deliveries.get();
-        Ok(Self {
+        Ok(Self(Arc::new(Inner {
             client: builder.build().map_err(|error| with_causes(&error))?,
             requests: Semaphore::new(max),
-            repetitions: Semaphore::new(max.div_ceil(2)),
+            slow: Semaphore::new((max / 2).max(1)),
             allow_private: config.allow_private,
-        })
+        })))
     }
 
-    /// Waits until a request may be sent, which has failed before or not.
-    pub async fn permit(&self, is_repetition: bool) -> Option<Permit<'_>> {
-        let repetition = if is_repetition {
-            Some(self.repetitions.acquire().await.ok()?)
-        } else {
-            None
+    /// Waits until a request may be sent. `is_slow` says if it is expected to fail or to take long; it is read again after a wait.
+    pub async fn permit(&self, is_slow: impl Fn() -> bool) -> Option<Permit<'_>> {
+        loop {
+            let slow = if is_slow() {
+                Some(self.0.slow.acquire().await.ok()?)
+            } else {
+                None
+            };
+            let request = self.0.requests.acquire().await.ok()?;
+            if slow.is_some() || !is_slow() {
+                return Some(Permit { slow, request });
+            }
+        }
+    }
+
+    /// Sends a message. Sets `is_slow` once the request takes longer than [`SLOW`].
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the signature has the time of the attempt"
+    )]
+    pub async fn send<'a>(
+        &'a self,
+        receiver: &Receiver,
+        message: &Message,
+        mut permit: Permit<'a>,
+        is_slow: &AtomicBool,
+    ) -> Sent {
+        let (at, began) = (Utc::now(), Instant::now());
+        let span = tracing::debug_span!(target: trace_context::TARGET, "deliver to a webhook", webhook = %receiver.id, message = message.id);
+        let request = self.request(receiver, message, at).instrument(span);
+        tokio::pin!(request);
+        let mut answer = timeout(SLOW, &mut request).await;
+        let mut is_cancelled = false;
+        if answer.is_err() {
+            is_slow.store(true, Relaxed);
+            if permit.slow.is_none() {
+                permit.slow = self.0.slow.try_acquire().ok();
+            }
+            is_cancelled = !permit.is_slow();
+            if !is_cancelled {
+                answer = Ok(request.await);
+            }
+        }
+        let duration = began.elapsed();
+        let answer = answer.unwrap_or_else(|_| {
+            Err("no response within 1 s, while too many others take as long".to_owned())
+        });
+        let mut sent = Sent {
+            attempt: Attempt {
+                at,
+                position: message.position,
+                status: None,
+                error: None,
+                duration_seconds: (duration.as_secs_f64() * 1_000.0).round() / 1_000.0,
+                response: None,
+            },
+            retry_after: None,
+            is_slow: false,
+            is_cancelled,
         };
-        Some(Permit(repetition, self.requests.acquire().await.ok()?))
+        match answer {
+            Ok(response) => {
+                let status = response.status();
+                sent.attempt.status = Some(status.as_u16());
+                if !status.is_success() {
+                    sent.attempt.error = Some(format!("the response has status {status}"));
+                }
+                sent.retry_after = retry_after(&response, at);
+                sent.attempt.response = read(response).await;
+            }
+            Err(reason) => {
+                sent.attempt.error = Some(reason.chars().take(MAX_REASON).collect());
+            }
+        }
+        sent.is_slow = began.elapsed() > SLOW;
+        sent
     }
 
-    /// Sends a message. Returns the reason if there is no response with status 2xx.
-    pub async fn send(&self, webhook: &Claimed, message: Message) -> Result<(), String> {
-        let id = webhook.id;
-        let span = tracing::debug_span!(target: trace_context::TARGET, "deliver to a webhook", webhook = %id, message = message.id);
-        let sent = self.request(webhook, message).instrument(span).await;
-        sent.map_err(|reason| reason.chars().take(MAX_REASON).collect())
-    }
-
-    async fn request(&self, webhook: &Claimed, message: Message) -> Result<(), String> {
-        let url = WebhookUrl::from_stored(&webhook.url, self.allow_private);
+    async fn request(
+        &self,
+        receiver: &Receiver,
+        message: &Message,
+        at: DateTime<Utc>,
+    ) -> Result<Response, String> {
+        let url = WebhookUrl::from_stored(&receiver.url, self.0.allow_private);
         let url = url.map_err(|reason| format!("the URL {reason}"))?;
+        let secrets = [Some(&receiver.secret), receiver.old_secret.as_ref()];
+        let signatures: Vec<_> = secrets
+            .into_iter()
+            .flatten()
+            .map(|secret| message.sign(at, secret))
+            .collect();
         let request = self
+            .0
             .client
             .post(url.get().clone())
             .header("content-type", "application/json")
-            .header("webhook-signature", message.sign(&webhook.secret))
-            .header("webhook-id", message.id)
-            .header("webhook-timestamp", message.timestamp)
-            .body(message.body);
+            .header("webhook-signature", signatures.join(" "))
+            .header("webhook-id", &message.id)
+            .header("webhook-timestamp", at.timestamp())
+            .body(message.body.clone());
         let failed = |error: reqwest::Error| with_causes(&error.without_url());
         let mut request = request.build().map_err(failed)?;
         trace_context::inject(request.headers_mut());
-        let response = timeout(TIMEOUT, self.client.execute(request)).await;
+        let response = timeout(TIMEOUT, self.0.client.execute(request)).await;
         let response =
             response.map_err(|_| format!("no response within {} s", TIMEOUT.as_secs()))?;
-        let response = response.map_err(failed)?;
-        let status = response.status();
-        if !status.is_success() {
-            return Err(format!("the response has status {status}"));
+        response.map_err(failed)
+    }
+}
+
+/// Reads the beginning of a response as text, without NUL, which PostgreSQL cannot store.
+async fn read(mut response: Response) -> Option<String> {
+    let mut bytes = Vec::new();
+    let all = async {
+        while bytes.len() <= MAX_RESPONSE
+            && let Ok(Some(chunk)) = response.chunk().await
+        {
+            bytes.extend_from_slice(&chunk[..chunk.len().min(MAX_RESPONSE + 1)]);
         }
-        let _ = timeout(MAX_READ, read(response)).await;
-        Ok(())
-    }
+    };
+    let _ = timeout(MAX_READ, all).await;
+    bytes.truncate(MAX_RESPONSE);
+    let text = String::from_utf8_lossy(&bytes).replace('\0', "");
+    (!text.is_empty()).then_some(text)
 }
 
-/// Reads a response, unless it is long.
-async fn read(mut response: Response) {
-    let mut length = 0;
-    while length <= MAX_RESPONSE
-        && let Ok(Some(chunk)) = response.chunk().await
-    {
-        length += chunk.len();
+/// Returns the time of `Retry-After`, in seconds or as a date, if the status is one with which receivers limit their load.
+fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Duration> {
+    if !matches!(
+        response.status(),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    ) {
+        return None;
     }
+    let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
+    let wait = match value.trim().parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = DateTime::parse_from_rfc2822(value).ok()?;
+            date.signed_duration_since(now).to_std().unwrap_or_default()
+        }
+    };
+    Some(wait.min(MAX_RETRY_AFTER))
 }
-
-/// Permit of a request in progress.
-pub struct Permit<'a>(
-    #[expect(dead_code, reason = "held")] Option<SemaphorePermit<'a>>,
-    #[expect(dead_code, reason = "held")] SemaphorePermit<'a>,
-);
 
 /// Message to a webhook.
 pub struct Message {
     id: String,
-    timestamp: i64,
+    /// `None` for a test.
+    position: Option<Position>,
     body: String,
 }
 
 impl Message {
-    /// Creates the message for a change, or for a test.
-    pub fn new(
-        webhook: WebhookId,
-        position: Position,
-        change: Option<&Change>,
-        now: DateTime<Utc>,
-    ) -> Self {
-        let (kind, at, data) = match change {
-            None => ("test".to_owned(), now, json!({"webhook": webhook.get()})),
-            Some(change) => {
-                let data = serde_json::to_value(ChangeBody::from(change.clone()));
-                (
-                    format!("{}.{}", change.kind, change.action),
-                    change.at,
-                    data.unwrap_or(Value::Null),
-                )
-            }
-        };
-        let timestamp = at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
+    /// Creates the message for a change.
+    pub fn of(change: &Change, receiver: &Receiver) -> Self {
+        let kind = format!("{}.{}", change.kind, change.action);
+        let data = serde_json::to_value(change).unwrap_or(Value::Null);
         Self {
-            id: format!("{webhook}-{position}"),
-            timestamp: now.timestamp(),
-            body: json!({"type": kind, "timestamp": timestamp, "data": data}).to_string(),
+            id: format!("{}-{}", receiver.id, change.position),
+            position: Some(change.position),
+            body: body(&kind, change.at, &data),
+        }
+    }
+
+    /// Creates the message of a test.
+    pub fn test(receiver: &Receiver, now: DateTime<Utc>) -> Self {
+        let data = json!({"webhook": receiver.id.get()});
+        Self {
+            id: format!("{}-test-{}", receiver.id, now.timestamp_micros()),
+            position: None,
+            body: body("test", now, &data),
         }
     }
 
     /// Returns the signature: the HMAC-SHA256 of the identifier, the time and the body.
-    fn sign(&self, WebhookSecret(secret): &WebhookSecret) -> String {
+    fn sign(&self, at: DateTime<Utc>, WebhookSecret(secret): &WebhookSecret) -> String {
         // HMAC pads a shorter key with zeros to the size of a block (RFC 2104 §2).
         let mut key = [0; 64];
         key[..secret.len()].copy_from_slice(secret);
         let mut hmac = Hmac::<Sha256>::new(&key.into());
-        hmac.update(format!("{}.{}.{}", self.id, self.timestamp, self.body).as_bytes());
+        hmac.update(format!("{}.{}.{}", self.id, at.timestamp(), self.body).as_bytes());
         format!(
             "v1,{}",
             BASE64_STANDARD.encode(hmac.finalize().into_bytes())
         )
     }
+}
+
+fn body(kind: &str, at: DateTime<Utc>, data: &Value) -> String {
+    let timestamp = at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
+    json!({"type": kind, "timestamp": timestamp, "data": data}).to_string()
 }

@@ -282,18 +282,38 @@ async fn old_key_works_until_the_overlap_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn responses_with_a_key_are_not_stored() {
+async fn responses_with_a_secret_refuse_idempotency_keys_and_are_not_cached() {
     let app = TestApp::start().await;
     let caller = create(&app, "acme").await;
-    let path = format!("/admin/callers/{caller}/keys");
-    let mut keys = Vec::new();
-    for _ in 0..2 {
-        let create = app.post(&path, &json!({}));
-        let created = create.header("idempotency-key", "once").is(201).await;
-        assert_eq!(created.optional_header("idempotent-replayed"), None);
-        keys.push(created.json()["key"].clone());
+    let key = app.post(&format!("/admin/callers/{caller}/keys"), &json!({}));
+    let key = key.is(201).await.json()["id"].clone();
+    let webhook = json!({"url": "https://example.com/", "kinds": ["session"]});
+    let id = app.post("/admin/webhooks", &webhook).is(201).await.id();
+    for (path, body) in [
+        (format!("/admin/callers/{caller}/keys"), json!({})),
+        (format!("/admin/keys/{key}/rotate"), json!({})),
+        (format!("/admin/callers/{caller}/clients"), json!({})),
+        ("/admin/webhooks".to_owned(), webhook),
+        (format!("/admin/webhooks/{id}/rotate"), json!({})),
+    ] {
+        let rows = "select (select count(*) from credentials) + (select count(*) from webhooks) + (select count(*) from new_changes)
+                           + (select count(*) from changes)";
+        let before = app.database.number(rows).await;
+        let with_key = app.post(&path, &body).header("idempotency-key", "once");
+        let refused = with_key.await.problem(400);
+        assert_eq!(refused["errors"][0]["field"], "Idempotency-Key", "{path}");
+        assert_eq!(app.database.number(rows).await, before, "{path}");
+        let created = app.post(&path, &body).is(201).await;
+        assert_eq!(created.header("cache-control"), "no-store", "{path}");
     }
-    assert_ne!(keys[0], keys[1]);
+    // Those without a credential ignore it.
+    let user = json!({"username": "rex", "password": PASSWORD});
+    app.post("/user", &user).is(201).await;
+    for _ in 0..2 {
+        let login = app.anonymous(Method::POST, "/user/login").json(&user);
+        let login = login.header("idempotency-key", "once").is(200).await;
+        assert_eq!(login.header("cache-control"), "no-store");
+    }
     let stored = "select count(*) from idempotency_keys where key = 'once'";
     assert_eq!(app.database.number(stored).await, 0);
     let caller = json!({"name": "zoo", "plan": "free"});

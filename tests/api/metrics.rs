@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pet_inventory::telemetry::{Described, Kind, METRICS};
-use test_support::{RequestExt, images::png, process::Home};
+use reqwest::Method;
+use test_support::{RequestExt, eventually, images::png, process::Home};
 
 /// Metrics that only a service with token issuers, or with standbys, exposes.
 const WITH_SETTINGS_ONLY: [&str; 2] = ["jwks_fetches_total", "db_client_standby_reads_total"];
@@ -165,5 +166,26 @@ async fn metrics_count_what_was_done() {
     ] {
         assert!(value(series) > 0.0, "{series}");
     }
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn series_of_deleted_webhooks_are_left_out() {
+    let home = Home::new();
+    let service = home.serve().await;
+    // It has a webhook whose receiver fails.
+    service.exercise_all_metrics(1, &png(600, 400)).await;
+    let url = format!("http://{}/metrics", service.operations);
+    let series = async || {
+        let text = test_support::client().get(&url).is(200).await.text();
+        let of_webhooks = text.lines().filter(|line| line.starts_with("webhooks_"));
+        of_webhooks.count()
+    };
+    assert!(series().await >= 4);
+    service
+        .request(Method::DELETE, "/admin/webhooks/1", "special-key")
+        .is(200)
+        .await;
+    eventually(async || series().await == 0).await;
     service.stop().await;
 }

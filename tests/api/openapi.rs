@@ -642,7 +642,7 @@ fn webhook_requests(app: &TestApp) -> Vec<Case> {
             "/admin/webhooks",
             app.post(
                 "/admin/webhooks",
-                &json!({"url": "https://example.com/", "kinds": ["pet"]}),
+                &json!({"url": "https://localhost/", "kinds": ["session"]}),
             ),
             201,
         ),
@@ -657,6 +657,26 @@ fn webhook_requests(app: &TestApp) -> Vec<Case> {
         (
             "/admin/webhooks/{webhookId}/test",
             app.request(Method::POST, "/admin/webhooks/1/test"),
+            200,
+        ),
+        (
+            "/admin/webhooks/{webhookId}/attempts",
+            app.get("/admin/webhooks/1/attempts"),
+            200,
+        ),
+        (
+            "/admin/webhooks/{webhookId}/rotate",
+            app.post("/admin/webhooks/1/rotate", &json!({"overlap": 60})),
+            201,
+        ),
+        (
+            "/admin/webhooks/{webhookId}/rotate",
+            app.post("/admin/webhooks/1/rotate", &json!({"overlap": 604_801})),
+            400,
+        ),
+        (
+            "/admin/webhooks/{webhookId}/deliveries/retry",
+            app.request(Method::POST, "/admin/webhooks/1/deliveries/retry"),
             202,
         ),
         (

@@ -5,17 +5,20 @@ use std::{
     net::TcpListener,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
+use futures_util::future::join_all;
 use pet_inventory::db;
 use reqwest::Method;
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 use test_support::{
     Home, Output, Receiver, Service, TestApp, TestDatabase, eventually, process::free_address,
+    receiver::Message,
 };
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
 
@@ -135,7 +138,7 @@ async fn deliveries_that_fail_for_a_day_are_parked_and_can_be_sent_again() {
     let refuses = Arc::clone(&is_refusing);
     let receiver = Receiver::with(move |message, _| {
         let is_refused = message.what() == "pet.created 1" && refuses.load(Relaxed);
-        if is_refused { 410 } else { 200 }
+        if is_refused { 400 } else { 200 }
     })
     .await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
@@ -204,9 +207,16 @@ async fn receiver_that_is_down_gets_everything_later() {
     let (webhook, _) = create(&app, &format!("http://{address}/"), &["pet"]).await;
     let healthy = Receiver::start().await;
     create(&app, &healthy.url(), &["pet"]).await;
+    // So that its first turn has all of them.
+    let enable = async |enabled: bool| {
+        let patch = json!({"enabled": enabled});
+        app.patch(&webhook, &patch).is(200).await;
+    };
+    enable(false).await;
     for id in 1..=150 {
         add(&app, id).await;
     }
+    enable(true).await;
     eventually(async || healthy.messages().len() == 150).await;
     eventually(async || app.get(&webhook).is(200).await.json()["waiting"] == 100).await;
     for id in 1..=50 {
@@ -306,30 +316,255 @@ async fn deliveries_have_another_day_once_their_webhook_is_enabled_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tests_are_sent_once() {
+async fn tests_return_their_outcome_and_are_no_deliveries() {
     let app = start().await;
     let receiver = Receiver::with(|_, _| 503).await;
-    let (webhook, _) = create(&app, &receiver.url(), &["order"]).await;
-    let request = app
-        .request(Method::POST, &format!("{webhook}/test"))
-        .header("idempotency-key", "once");
-    let due = request.is(202).await.json();
-    assert_eq!(
-        [&due["type"], &due["attempts"]],
-        [&json!("test"), &json!(0)]
-    );
-    eventually(async || !receiver.messages().is_empty()).await;
+    let (webhook, secret) = create(&app, &receiver.url(), &["order"]).await;
+    let test = app.request(Method::POST, &format!("{webhook}/test"));
+    let attempt = test.header("idempotency-key", "ignored").is(200).await;
+    let attempt = attempt.json();
+    assert_eq!(attempt["status"], 503);
+    let error = "the response has status 503 Service Unavailable";
+    assert_eq!(attempt["error"], error);
+    assert_eq!(attempt.get("position"), None);
     let message = receiver.messages().remove(0);
-    assert_eq!(message.id(), format!("1-{}", due["position"]));
+    let verifier = Webhook::new(&secret).expect("a secret");
+    verifier
+        .verify(&message.body, &message.headers)
+        .expect("a valid signature");
     let json = message.json();
     assert_eq!(
         [&json["type"], &json["data"]],
         [&json!("test"), &json!({"webhook": 1})]
     );
-    eventually(async || deliveries(&app, &webhook).await[0]["parkedAt"].is_string()).await;
-    hurry(&app).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // It is neither repeated nor listed as a delivery, but as an attempt.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(receiver.messages().len(), 1);
+    assert!(deliveries(&app, &webhook).await.is_empty());
+    let attempts = app.get(&format!("{webhook}/attempts")).is(200).await;
+    assert_eq!(attempts.json(), json!([attempt]));
+    // It changes nothing of the webhook.
+    let changes = app.get("/changes?kind=webhook").is(200).await.json();
+    assert_eq!(changes["changes"].as_array().expect("a list").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_test_of_a_webhook_is_in_progress_at_a_time() {
+    let app = start().await;
+    let slow = |status| ResponseTemplate::new(status).set_delay(Duration::from_secs(2));
+    let receiver = Receiver::with_responses(|_, _| 204, slow).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["order"]).await;
+    let path = format!("{webhook}/test");
+    let tests = (0..10).map(|_| async { app.request(Method::POST, &path).await.status });
+    let mut statuses: Vec<_> = join_all(tests).await;
+    statuses.sort_unstable();
+    let mut expected = vec![409; 10];
+    expected[0] = 200;
+    assert_eq!(statuses, expected);
+    // It goes on if its client does not wait.
+    let test = app.request(Method::POST, &path).send();
+    let _ = tokio::time::timeout(Duration::from_millis(500), test).await;
+    app.request(Method::POST, &path).is(409).await;
+    eventually(async || {
+        let attempts = app.get(&format!("{webhook}/attempts")).is(200).await.json();
+        attempts.as_array().expect("a list").len() == 2
+    })
+    .await;
+    app.request(Method::POST, &path).is(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_attempts_are_kept_with_the_beginning_of_their_responses() {
+    let app = start().await;
+    let text = |status| {
+        ResponseTemplate::new(status).set_body_bytes([&b"a\0\xff"[..], &[b'x'; 5_000]].concat())
+    };
+    let receiver = Receiver::with_responses(|_, _| 200, text).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    for id in 1..=25 {
+        add(&app, id).await;
+    }
+    let attempts = async || app.get(&format!("{webhook}/attempts")).is(200).await.json();
+    eventually(async || receiver.messages().len() == 25).await;
+    eventually(async || app.get(&webhook).is(200).await.json()["lagSeconds"] == 0.0).await;
+    let listed = attempts().await;
+    let listed = listed.as_array().expect("a list");
+    assert_eq!(listed.len(), 20);
+    for attempt in listed {
+        assert_eq!(attempt["status"], 200);
+        assert_eq!(attempt.get("error"), None);
+        assert!(attempt["position"].is_i64(), "{attempt}");
+        assert!(
+            attempt["durationSeconds"].as_f64() < Some(10.0),
+            "{attempt}"
+        );
+        let response = attempt["response"].as_str().expect("a text");
+        assert_eq!(response, format!("a\u{fffd}{}", "x".repeat(1_021)));
+    }
+    let times: Vec<_> = listed.iter().map(|it| it["at"].as_str()).collect();
+    assert!(times.is_sorted_by(|one, next| one >= next), "{times:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_put_deliveries_of_a_resource_off() {
+    let app = start().await;
+    let (seconds, date) = (Utc::now(), Utc::now() + Duration::from_mins(2));
+    let date = date.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let refuse = move |status| match status {
+        429 => ResponseTemplate::new(429).insert_header("retry-after", "600"),
+        503 => ResponseTemplate::new(503).insert_header("retry-after", date.as_str()),
+        // More than an hour, and with another status.
+        430 => ResponseTemplate::new(429).insert_header("retry-after", "7200"),
+        400 => ResponseTemplate::new(400).insert_header("retry-after", "600"),
+        status => ResponseTemplate::new(status),
+    };
+    let by_pet = |message: &Message, _| match &*message.what() {
+        "pet.created 1" => 429,
+        "pet.created 2" => 503,
+        "pet.created 3" => 430,
+        "pet.created 4" => 400,
+        _ => 204,
+    };
+    let receiver = Receiver::with_responses(by_pet, refuse).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    for id in 1..=5 {
+        add(&app, id).await;
+    }
+    eventually(async || receiver.accepted() == ["pet.created 5"]).await;
+    eventually(async || deliveries(&app, &webhook).await.len() == 4).await;
+    for (delivery, wait) in deliveries(&app, &webhook)
+        .await
+        .iter()
+        .zip([600, 120, 3_600, 0])
+    {
+        let next = delivery["nextAt"].as_str().expect("a time");
+        let next: DateTime<Utc> = next.parse().expect("a time");
+        let waits = (next - seconds).num_seconds();
+        assert!((wait - 2..wait + 20).contains(&waits), "{delivery}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_that_are_gone_disable_their_webhooks() {
+    let app = start().await;
+    let receiver = Receiver::with(|_, _| 410).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    add(&app, 1).await;
+    eventually(async || app.get(&webhook).is(200).await.json()["enabled"] == false).await;
+    let changes = app.get("/changes?kind=webhook").is(200).await.json();
+    let change = &changes["changes"][1];
+    assert_eq!(
+        [&change["actor"], &change["data"]],
+        [&json!("webhook"), &json!({"enabled": [true, false]})]
+    );
+    let delivery = deliveries(&app, &webhook).await.remove(0);
+    assert_eq!(delivery["lastError"], "the response has status 410 Gone");
+    for path in [
+        format!("{webhook}/deliveries/{}/retry", delivery["position"]),
+        format!("{webhook}/deliveries/retry"),
+    ] {
+        app.request(Method::POST, &path).await.problem(409);
+    }
+    // No caller has this name.
+    let caller = json!({"name": "webhook"});
+    app.post("/admin/callers", &caller).is(400).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rotated_secrets_are_both_valid_until_the_overlap_ends() {
+    let app = start().await;
+    let receiver = Receiver::start().await;
+    let (webhook, first) = create(&app, &receiver.url(), &["pet"]).await;
+    let rotate = async |overlap: Value| {
+        let rotated = app
+            .post(&format!("{webhook}/rotate"), &overlap)
+            .is(201)
+            .await;
+        assert_eq!(rotated.headers["cache-control"], "no-store");
+        rotated.json()["secret"]
+            .as_str()
+            .expect("a secret")
+            .to_owned()
+    };
+    let verified_by = async |id: i64, secrets: &[&String]| {
+        add(&app, id).await;
+        let what = format!("pet.created {id}");
+        let message = || receiver.messages().into_iter().find(|it| it.what() == what);
+        eventually(async || message().is_some()).await;
+        let message = message().expect("a message");
+        let signatures = message.headers["webhook-signature"]
+            .to_str()
+            .expect("ASCII");
+        let verify = |secret: &&String| {
+            let verifier = Webhook::new(secret).expect("a secret");
+            verifier.verify(&message.body, &message.headers).is_ok()
+        };
+        assert!(secrets.iter().all(verify), "{signatures}");
+        assert_eq!(signatures.split(' ').count(), secrets.len());
+    };
+    let second = rotate(json!({})).await;
+    verified_by(1, &[&first, &second]).await;
+    // The first one ends at once.
+    let third = rotate(json!({"overlap": 3_600})).await;
+    verified_by(2, &[&second, &third]).await;
+    app.database
+        .run("update webhooks set old_secret_until = now() - interval '1 s'")
+        .await;
+    verified_by(3, &[&third]).await;
+    let fourth = rotate(json!({"overlap": 0})).await;
+    verified_by(4, &[&fourth]).await;
+    let left = "select count(old_secret) from webhooks";
+    eventually(async || app.database.number(left).await == 0).await;
+    for body in [
+        json!({"overlap": -1}),
+        json!({"overlap": 604_801}),
+        json!({"overlap": "1"}),
+    ] {
+        app.post(&format!("{webhook}/rotate"), &body).is(400).await;
+    }
+    app.post("/admin/webhooks/7/rotate", &json!({}))
+        .is(404)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_parked_deliveries_are_sent_again() {
+    let app = start().await;
+    let receiver = Receiver::start().await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    let retry = format!("{webhook}/deliveries/retry");
+    let none = app.request(Method::POST, &retry).is(202).await;
+    assert_eq!(none.json(), json!({"deliveries": 0}));
+    app.patch(&webhook, &json!({"enabled": false}))
+        .is(200)
+        .await;
+    // More than a part, of many resources; the change of one is no longer recorded.
+    app.database
+        .run(
+            "with numbers as (select generate_series(1, 2500) as n), recorded as (
+                 insert into changes (position, at, kind, resource, action)
+                 select n, now(), 'pet', n::text, 'changed' from numbers where n > 1
+             )
+             insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at, parked_at)
+             select 1, n, 'pet', n::text, 9, now(), now() from numbers",
+        )
+        .await;
+    app.patch(&webhook, &json!({"enabled": true})).is(200).await;
+    let sent = app
+        .request(Method::POST, &retry)
+        .header("idempotency-key", "all");
+    assert_eq!(sent.is(202).await.json(), json!({"deliveries": 2_499}));
+    let again = app
+        .request(Method::POST, &retry)
+        .header("idempotency-key", "all");
+    assert_eq!(again.is(202).await.json(), json!({"deliveries": 2_499}));
+    eventually(async || receiver.messages().len() >= 2_499).await;
+    eventually(async || app.get(&webhook).is(200).await.json()["waiting"] == 0).await;
+    assert_eq!(app.get(&webhook).is(200).await.json()["parked"], 1);
+    let changes = app.get("/changes?kind=webhook").is(200).await.json();
+    let changes = changes["changes"].as_array().expect("a list").iter();
+    let recorded: Vec<_> = changes.map(|it| it["data"].clone()).collect();
+    assert_eq!(recorded[3..], [json!({"retries": 2_499})]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -404,7 +639,7 @@ async fn private_addresses_are_refused_unless_allowed() {
     app.database.run(&url).await;
     add(&app, 1).await;
     for (webhook, reason) in [
-        (by_name, "which is not public"),
+        (by_name, "has an address that is not public"),
         (by_address, "must not have a private address"),
     ] {
         eventually(async || !deliveries(&app, &webhook).await.is_empty()).await;
@@ -499,12 +734,22 @@ async fn commands_manage_webhooks() {
     let refused = commands.run(&["webhooks", "test", "1"]).await.is(1);
     assert!(refused.stderr.contains("disabled"), "{refused:?}");
     run(&["webhooks", "enable", "1"]).await;
-    let sent = run(&["webhooks", "test", "1"]).await;
+    let parked = "
+        insert into changes (position, at, kind, resource, action) values (7, now(), 'pet', '1', 'changed'), (8, now(), 'pet', '2', 'changed');
+        insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at, parked_at)
+        values (1, 7, 'pet', '1', 9, now(), now()), (1, 8, 'pet', '2', 9, now(), now())";
+    commands.database.run(parked).await;
     let deliveries = run(&["webhooks", "deliveries", "1"]).await;
-    assert_eq!(deliveries[0]["position"], sent["position"]);
-    assert_eq!(deliveries[0]["type"], "test");
-    let position = sent["position"].to_string();
-    run(&["webhooks", "retry", "1", &position]).await;
+    assert_eq!(deliveries[0]["type"], "pet.changed");
+    let sent = run(&["webhooks", "retry", "1", "7"]).await;
+    assert_eq!(sent, json!({"id": 1, "positions": [7]}));
+    let sent = run(&["webhooks", "retry", "1", "--all"]).await;
+    assert_eq!(sent, json!({"id": 1, "deliveries": 1}));
+    let rotated = run(&["webhooks", "rotate", "1", "--overlap", "1h"]).await;
+    let new = rotated["secret"].as_str().expect("a secret");
+    assert!(new.starts_with("whsec_") && new != secret, "{new}");
+    let long = ["webhooks", "rotate", "1", "--overlap", "8d"];
+    commands.run(&long).await.is(2);
     let unknown = commands.run(&["webhooks", "retry", "1", "5"]).await.is(1);
     assert!(
         unknown.stderr.contains("webhooks deliveries 1"),
@@ -521,11 +766,13 @@ async fn commands_manage_webhooks() {
     run(&["webhooks", "delete", "2"]).await;
     let left = run(&["webhooks", "list"]).await;
     assert_eq!(left.as_array().expect("a list").len(), 1);
-    assert_eq!(left[0]["waiting"], 1);
+    assert_eq!(left[0]["waiting"], 2);
     for arguments in [
         ["enable", "2"],
         ["delete", "2"],
         ["deliveries", "2"],
+        ["attempts", "2"],
+        ["rotate", "2"],
         ["test", "2"],
     ] {
         let failed = commands
@@ -553,14 +800,53 @@ async fn commands_manage_webhooks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn command_sends_tests() {
+    let (commands, home) = (Commands::on(TestDatabase::migrated().await), Home::new());
+    let tests = AtomicUsize::new(0);
+    let status = move |_: &Message, _| match tests.fetch_add(1, Relaxed) {
+        0 => 204,
+        _ => 500,
+    };
+    let receiver = Receiver::with(status).await;
+    let run = async |arguments: &[&str], status| {
+        let mut command = home.command([&["--json", "webhooks"], arguments].concat());
+        command
+            .env("DATABASE_URL", commands.database.url())
+            .env(ALLOW_PRIVATE.0, ALLOW_PRIVATE.1);
+        Output::of(command).await.is(status)
+    };
+    run(&["create", &receiver.url()], 0).await;
+    let accepted = run(&["test", "1"], 0).await;
+    let accepted: Value = serde_json::from_str(&accepted.stdout).expect("JSON");
+    assert_eq!(accepted["status"], 204);
+    let refused = run(&["test", "1"], 1).await;
+    assert!(
+        refused.stderr.contains("webhooks attempts 1"),
+        "{refused:?}"
+    );
+    let attempts = commands
+        .json(&["webhooks", "attempts", "1", "--json"])
+        .await;
+    assert_eq!(attempts[1], accepted);
+    let table = commands.run(&["webhooks", "attempts", "1"]).await.is(0);
+    assert!(table.stdout.contains("test      204"), "{table:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn webhooks_are_recorded_without_their_urls() {
     let app = TestApp::start().await;
     let url = "https://example.com/?token=secret";
     let (webhook, _) = create(&app, url, &["session"]).await;
-    let test = app.request(Method::POST, &format!("{webhook}/test"));
-    let position = test.is(202).await.json()["position"].clone();
-    let retry = format!("{webhook}/deliveries/{position}/retry");
+    let parked = "
+        insert into changes (position, at, kind, resource, action) values (7, now(), 'session', '1', 'deleted');
+        insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at, parked_at)
+        values (1, 7, 'session', '1', 9, now(), now())";
+    app.database.run(parked).await;
+    let retry = format!("{webhook}/deliveries/7/retry");
     app.request(Method::POST, &retry).is(202).await;
+    app.post(&format!("{webhook}/rotate"), &json!({}))
+        .is(201)
+        .await;
     for patch in [
         json!({"kinds": ["user", "session"], "enabled": false}),
         json!({"url": "https://example.com/?token=other"}),
@@ -581,8 +867,8 @@ async fn webhooks_are_recorded_without_their_urls() {
     let kinds = json!({"kinds": [["session"], ["user", "session"]], "enabled": [true, false]});
     let expected = [
         ("created", json!({"kinds": [null, ["session"]]})),
-        ("changed", json!({"test": position})),
-        ("changed", json!({"retry": position})),
+        ("changed", json!({"retry": 7})),
+        ("changed", json!({"secret": true})),
         ("changed", kinds),
         ("changed", Value::Null),
         ("deleted", Value::Null),

@@ -21,14 +21,9 @@ const LAYERS: &[&[&str]] = &[
     &["lib"],
     &["cli"],
     &["app"],
-    &[
-        "server",
-        "telemetry",
-        "embedded_postgres",
-        "maintenance",
-        "webhooks",
-    ],
+    &["server", "telemetry", "embedded_postgres", "maintenance"],
     &["api"],
+    &["webhooks"],
     &["auth", "limits", "images", "feed", "sample_store"],
     &["db", "blob_store"],
     &["config", "http_client", "trace_context"],
@@ -53,7 +48,8 @@ const DB_SHARED: &[&str] =
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "comfy_table", "csv", "indicatif", "sd_notify", "tar"], &["cli"]),
-    (&["axum", "tower_http", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
+    (&["axum", "tower_http", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
+    (&["utoipa"], &["api", "app", "domain"]),
     (&["hyper", "hyper_util", "listenfd", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
     (&["reqwest"], &["http_client", "auth", "blob_store", "telemetry", "webhooks"]),

@@ -107,7 +107,12 @@ def send_all():
         send("GET", path)
     send("GET", f"{API}/openapi.json")
     _, content = send_api("POST", "/admin/webhooks", {"url": "https://localhost/", "kinds": ["session"]})
-    send_api("POST", f"/admin/webhooks/{json.loads(content)['id']}/test")
+    webhook = f"/admin/webhooks/{json.loads(content)['id']}"
+    send_api("POST", f"{webhook}/test")
+    send_api("GET", f"{webhook}/attempts")
+    send_api("POST", f"{webhook}/rotate", {})
+    send_api("POST", f"{webhook}/rotate", {}, Idempotency_Key=once)
+    send_api("POST", f"{webhook}/deliveries/retry")
     send_api("DELETE", pet)
     # A user may not create other accounts.
     _, content = send_api("POST", "/user/login", account, credential=None)

@@ -12,7 +12,7 @@ mod webhooks;
 
 use utoipa_axum::routes;
 
-use super::operations::{Facts, Operations};
+use super::operations::{Facts, Keys, Operations};
 
 /// Returns the operations.
 pub fn router() -> Operations {
@@ -35,6 +35,16 @@ pub fn router() -> Operations {
         .routes(routes!(webhooks::get, webhooks::patch, webhooks::delete))
         .routes_with(Facts::LIST, routes!(webhooks::deliveries))
         .routes(routes!(webhooks::retry))
-        .routes(routes!(webhooks::test))
+        .routes(routes!(webhooks::retry_all))
+        .routes_with(Facts::LIST, routes!(webhooks::attempts))
+        .routes_with(
+            Facts {
+                keys: Keys::Ignored,
+                timeout_factor: 0,
+                ..Facts::OPERATION
+            },
+            routes!(webhooks::test),
+        )
+        .routes_with(Facts::SECRET, routes!(webhooks::rotate))
         .routes(routes!(sample_store::add))
 }

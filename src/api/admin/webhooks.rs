@@ -1,4 +1,6 @@
-//! `/admin/webhooks`: lists, creates, changes, tests and deletes webhooks, and repeats their deliveries.
+//! `/admin/webhooks`: lists, creates, changes, rotates, tests and deletes webhooks, and repeats their deliveries.
+
+use std::time::Duration;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
@@ -19,10 +21,15 @@ use crate::{
     auth::secret::generate_webhook_secret,
     db::{self, Database, deliveries::DeliveryRecord, webhooks::WebhookRecord},
     domain::{
+        Invalid,
         change::{Initiator, Position},
         id::WebhookId,
-        webhook::{MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookSecret, WebhookUrl},
+        webhook::{
+            Attempt, DEFAULT_OVERLAP, MAX_OVERLAP, MAX_WEBHOOKS, NewWebhook, WebhookChange,
+            WebhookSecret, WebhookUrl,
+        },
     },
+    webhooks,
 };
 
 /// Webhook: a URL that is told of changes.
@@ -62,7 +69,7 @@ pub(super) struct WebhookBody {
     /// Age of the oldest change that was not sent yet.
     #[schema(minimum = 0)]
     lag_seconds: f64,
-    /// Key of the signatures, in the form of Standard Webhooks. Only in the response to its creation.
+    /// Key of the signatures, in the form of Standard Webhooks. Only in the response to its creation or rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = "^whsec_[A-Za-z0-9+/=]+$")]
     secret: Option<String>,
@@ -142,6 +149,26 @@ impl WebhookPatchBody {
     }
 }
 
+/// How to rotate the secret of a webhook. Unknown fields are ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = WebhookRotation, example = json!({"overlap": 86_400}))]
+pub(super) struct RotationBody {
+    /// Seconds for which requests are signed with the old secret, too; a day if absent.
+    #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 604_800)]
+    overlap: Field<i64>,
+}
+
+impl FieldType for RotationBody {}
+
+/// Deliveries that are sent again.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Retries, example = json!({"deliveries": 12}))]
+struct RetriesBody {
+    /// Their number.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    deliveries: u64,
+}
+
 /// Delivery that has failed, waits behind one that has, or was given up.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -158,7 +185,7 @@ pub(super) struct DeliveryBody {
     /// Position of the change.
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     position: i64,
-    /// Type of the message: the kind of the resource and what was done, or `test`.
+    /// Type of the message: the kind of the resource and what was done.
     #[serde(rename = "type")]
     #[schema(max_length = 32, pattern = "^[a-z.]+$")]
     kind: String,
@@ -410,7 +437,7 @@ pub(super) async fn deliveries(
     security(("bearer" = ["admin"])),
     responses(
         (status = 202, description = "The delivery, which is due.", body = DeliveryBody),
-        (status = 409, description = "Its change is no longer recorded, or a request with this `Idempotency-Key` is in progress."),
+        (status = 409, description = "Its change is no longer recorded, the webhook is disabled, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
 pub(super) async fn retry(
@@ -420,57 +447,153 @@ pub(super) async fn retry(
     initiator: Initiator,
 ) -> Result<Response, Error> {
     Box::pin(idempotency.run(&database, async |transaction| {
-        find(transaction, id).await?;
+        let webhook = find(transaction, id).await?;
         let sent = db::webhooks::send_again(transaction, id, position, &initiator).await?;
-        let response = due(transaction, id, position).await?;
+        let delivery = db::deliveries::find(transaction, id, position).await?;
+        let delivery = delivery
+            .ok_or_else(|| Error::NotFound(format!("delivery {position} of webhook {id}")))?;
+        require_enabled(&webhook)?;
         sent.ok_or_else(|| Error::Conflict(format!("change {position} is no longer recorded")))?;
-        Ok(response)
+        response::json(StatusCode::ACCEPTED, &DeliveryBody::from(&delivery))
     }))
     .await
 }
 
-/// Send a test
+/// Send all deliveries again that were given up
 ///
-/// Sends a message of the type `test`, once. If that fails, it stays among the deliveries of the webhook.
+/// At once, and for another day if they fail, except those whose changes are no longer recorded. The webhook may have got later
+/// changes of the same resources meanwhile.
 #[utoipa::path(
-    post, path = "/admin/webhooks/{webhookId}/test", operation_id = "testWebhook", tag = "admin",
+    post, path = "/admin/webhooks/{webhookId}/deliveries/retry", operation_id = "retryDeliveries", tag = "admin",
     security(("bearer" = ["admin"])),
     responses(
-        (status = 202, description = "The test, which is due.", body = DeliveryBody),
+        (status = 202, description = "The number of deliveries that are due.", body = RetriesBody),
         (status = 409, description = "The webhook is disabled, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
-pub(super) async fn test(
+pub(super) async fn retry_all(
     State(database): State<Database>,
     Path(id): Path<WebhookId>,
     idempotency: Idempotency,
     initiator: Initiator,
 ) -> Result<Response, Error> {
+    let webhook = database.run(async |connection| find(connection, id).await);
+    require_enabled(&webhook.await?)?;
+    // In parts, for which no turn waits long.
+    let mut deliveries = 0;
+    loop {
+        let part = database.transact(async |transaction: &mut db::Connection| {
+            db::webhooks::send_parked_again(transaction, id).await
+        });
+        let part: u64 = part.await?;
+        if part == 0 {
+            break;
+        }
+        deliveries += part;
+    }
     Box::pin(idempotency.run(&database, async |transaction| {
-        find(transaction, id).await?;
-        let position = db::webhooks::send_test(transaction, id, &initiator).await?;
-        let position =
-            position.ok_or_else(|| Error::Conflict(format!("webhook {id} is disabled")))?;
-        due(transaction, id, position).await
+        if deliveries > 0 {
+            db::webhooks::record_retries(transaction, id, deliveries, &initiator).await?;
+        }
+        response::json(StatusCode::ACCEPTED, &RetriesBody { deliveries })
     }))
     .await
 }
 
-/// Returns the response to a request for a delivery.
-async fn due(
-    connection: &mut db::Connection,
-    id: WebhookId,
-    position: Position,
+/// List the last attempts of a webhook
+///
+/// Returns the last 20 requests to its receiver, the newest first: of deliveries, successes too, as their page ends, and of tests.
+#[utoipa::path(
+    get, path = "/admin/webhooks/{webhookId}/attempts", operation_id = "listAttempts", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses((status = 200, description = "The attempts; `[]` if there are none.", body = Vec<Attempt>)),
+)]
+pub(super) async fn attempts(
+    State(database): State<Database>,
+    Path(id): Path<WebhookId>,
 ) -> Result<Response, Error> {
-    let delivery = db::deliveries::find(connection, id, position).await?;
-    let delivery =
-        delivery.ok_or_else(|| Error::NotFound(format!("delivery {position} of webhook {id}")))?;
-    response::json(StatusCode::ACCEPTED, &DeliveryBody::from(&delivery))
+    let attempts = database.run(async |connection| {
+        find(connection, id).await?;
+        Ok::<_, Error>(db::webhooks::attempts(connection, id).await?)
+    });
+    response::json(StatusCode::OK, &attempts.await?)
+}
+
+/// Send a test
+///
+/// Sends a message of the type `test`, once, and returns its outcome, within 12 s. It is no delivery, and is kept among the attempts
+/// of the webhook. An `Idempotency-Key` is ignored.
+#[utoipa::path(
+    post, path = "/admin/webhooks/{webhookId}/test", operation_id = "testWebhook", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses(
+        (status = 200, description = "The attempt, successful or not.", body = Attempt),
+        (status = 409, description = "The webhook is disabled, or a test of it is in progress."),
+    ),
+)]
+pub(super) async fn test(
+    State(state): State<AppState>,
+    Path(id): Path<WebhookId>,
+) -> Result<Response, Error> {
+    let database = state.database.clone();
+    let webhook = database.run(async |connection| find(connection, id).await);
+    require_enabled(&webhook.await?)?;
+    let attempt = webhooks::test(database, state.webhook_sender.clone(), id).await?;
+    let attempt =
+        attempt.ok_or_else(|| Error::Conflict(format!("a test of webhook {id} is in progress")))?;
+    response::json(StatusCode::OK, &attempt)
+}
+
+/// Rotate the secret of a webhook
+///
+/// Until the overlap ends, each request is signed with both secrets, as Standard Webhooks has it: give the new one to the receiver
+/// meanwhile. A second rotation ends the oldest secret at once. The secret is shown this once, and the response is not stored.
+#[utoipa::path(
+    post, path = "/admin/webhooks/{webhookId}/rotate", operation_id = "rotateWebhook", tag = "admin",
+    security(("bearer" = ["admin"])),
+    request_body(content = RotationBody, description = "The overlap."),
+    responses((status = 201, description = "The webhook, with its new secret.", body = WebhookBody)),
+)]
+pub(super) async fn rotate(
+    State(database): State<Database>,
+    Path(id): Path<WebhookId>,
+    initiator: Initiator,
+    Json(body): Json<RotationBody>,
+) -> Result<Response, Error> {
+    let mut violations = Violations::default();
+    let overlap = violations.optional("overlap", body.overlap, |seconds| {
+        let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
+        let overlap = Some(Duration::from_secs(seconds)).filter(|it| *it <= MAX_OVERLAP);
+        overlap.ok_or(Invalid::because("must be an integer from 0 to 604800"))
+    });
+    let overlap: Option<Duration> = violations.finish(Some(overlap))?;
+    let secret = generate_webhook_secret().map_err(Error::internal)?;
+    let webhook = database.transact(async |transaction| {
+        let overlap = overlap.unwrap_or(DEFAULT_OVERLAP);
+        db::webhooks::rotate(transaction, id, &secret, overlap, &initiator).await?;
+        find(transaction, id).await
+    });
+    let body = WebhookBody {
+        secret: Some(secret.expose()),
+        ..webhook.await?.into()
+    };
+    response::json(StatusCode::CREATED, &body)
 }
 
 async fn find(connection: &mut db::Connection, id: WebhookId) -> Result<WebhookRecord, Error> {
     let webhook = db::webhooks::find(connection, id).await?;
     webhook.ok_or_else(|| no_such_webhook(id))
+}
+
+fn require_enabled(webhook: &WebhookRecord) -> Result<(), Error> {
+    if webhook.is_enabled {
+        Ok(())
+    } else {
+        Err(Error::Conflict(format!(
+            "webhook {} is disabled",
+            webhook.id
+        )))
+    }
 }
 
 fn no_such_webhook(id: WebhookId) -> Error {

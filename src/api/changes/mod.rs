@@ -15,7 +15,6 @@ use axum::{
 };
 use utoipa_axum::routes;
 
-pub use self::body::ChangeBody;
 use self::{body::PageBody, wanted::Wanted};
 use super::{
     error::Error,
@@ -119,7 +118,7 @@ async fn list(
     let page: Result<Page, _> = read.await?;
     let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
     let body = PageBody {
-        changes: changes.into_iter().map(ChangeBody::from).collect(),
+        changes,
         next: next.0,
     };
     response::json(StatusCode::OK, &body)

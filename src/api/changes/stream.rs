@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use futures_util::stream;
 use tokio::time::{Instant, sleep_until};
 
-use super::{body::ChangeBody, wanted::Wanted};
+use super::wanted::Wanted;
 use crate::{
     api::{
         credentials::{API_KEY, credentials},
@@ -255,8 +255,7 @@ impl ChangeStream {
 
 /// Returns an event for a change.
 fn text(change: &Change) -> Bytes {
-    let body = ChangeBody::from(change.clone());
-    let json = serde_json::to_string(&body).unwrap_or_default();
+    let json = serde_json::to_string(change).unwrap_or_default();
     format!("event: change\nid: {}\ndata: {json}\n\n", change.position.0).into()
 }
 

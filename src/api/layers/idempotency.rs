@@ -23,7 +23,7 @@ use crate::{
         body::LimitedBody,
         error::Error,
         extract::{invalid_json, require_media_type, require_plain},
-        idempotency::{ClientKey, IDEMPOTENT_REPLAYED, Idempotency, PasswordHash},
+        idempotency::{ClientKey, IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, Idempotency, PasswordHash},
         operations::{BASE, Keys},
         request_context::RequestContext,
         state::AppState,
@@ -48,6 +48,14 @@ impl Middleware for IdempotencyKeys {
         let context = RequestContext::of(&request);
         if matches!(context.facts.keys, Keys::Ignored | Keys::StoredByHandler) {
             return Either::Left(next.call(request));
+        }
+        if context.facts.keys == Keys::Refused {
+            return if request.headers().contains_key(IDEMPOTENCY_KEY) {
+                let reason = "is not possible here: the response has a secret, which is not stored";
+                respond(Error::one_violation("Idempotency-Key", reason))
+            } else {
+                Either::Left(next.call(request))
+            };
         }
         match ClientKey::of(request.headers(), || context.caller_key()) {
             Ok(None) => Either::Left(next.call(request)),

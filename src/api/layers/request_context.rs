@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use super::{Middleware, Next, Reply};
 use crate::{
     api::{
-        operations::RouteFacts,
+        operations::{Keys, RouteFacts},
         request_context::RequestContext,
         request_id::{RequestId, X_REQUEST_ID},
     },
@@ -29,6 +29,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Shared caches must not store the response to a credential: they know only that of `Authorization` (RFC 9111,
 /// section 3.5).
 const PRIVATE: HeaderValue = HeaderValue::from_static("private, no-cache");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Creates the context. The client address is that behind these proxies.
 #[derive(Debug)]
@@ -50,7 +51,11 @@ impl Middleware for CreateContext {
             headers.insert(X_REQUEST_ID, context.id.header());
             if context.facts.needed_scopes.is_some() && !headers.contains_key(header::CACHE_CONTROL)
             {
-                headers.insert(header::CACHE_CONTROL, PRIVATE);
+                let has_secret = context.facts.keys == Keys::Refused;
+                headers.insert(
+                    header::CACHE_CONTROL,
+                    if has_secret { NO_STORE } else { PRIVATE },
+                );
             }
             response
         })

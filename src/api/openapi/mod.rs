@@ -235,7 +235,7 @@ fn complete_operation(path: &str, operation: &mut Operation, facts: Facts) {
     let mut parameters: Vec<RefOr<Parameter>> =
         in_path.map(|name| Parameter::new(name).into()).collect();
     parameters.extend(operation.parameters.take().into_iter().flatten());
-    if facts.keys != Keys::Ignored {
+    if !matches!(facts.keys, Keys::Ignored | Keys::Refused) {
         parameters.push(Parameter::new("Idempotency-Key").into());
         for response in responses(operation) {
             add_headers(response, &["Idempotent-Replayed"]);

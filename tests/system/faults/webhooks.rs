@@ -264,3 +264,65 @@ async fn row_31_webhooks_follow_within_a_second_beside_one_that_is_down() {
     );
     row.end();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_34_webhooks_do_not_delay_each_other() {
+    const OTHERS: usize = 20;
+    let mut row = Row::begin(
+        34,
+        "20 changes per second to a webhook, beside 20 receivers that answer after 9 s, 20 that hang and 20 that refuse",
+    )
+    .await;
+    let stage = Stage::start(&SETTINGS).await;
+    let late = |status| ResponseTemplate::new(status).set_delay(Duration::from_secs(9));
+    let hanging = |status| ResponseTemplate::new(status).set_delay(Duration::from_mins(1));
+    let late = Receiver::with_responses(|_, _| 200, late).await;
+    let hanging = Receiver::with_responses(|_, _| 200, hanging).await;
+    let refusing = Receiver::with(|_, _| 400).await;
+    for _ in 0..OTHERS {
+        for receiver in [&late, &hanging, &refusing] {
+            create(&stage, &receiver.url()).await;
+        }
+    }
+    // Last, so that the others are before it when nothing is known of any of them.
+    let receiver = Receiver::start().await;
+    let webhook = create(&stage, &receiver.url()).await;
+    // Replicas notice the first webhook within a second.
+    sleep(Duration::from_secs(2)).await;
+    let end = CancellationToken::new();
+    add_pets(&stage).await;
+    let changing = tokio::spawn(change_pets(Arc::clone(&stage.target), 20, end.clone()));
+    sleep(short_or_full(
+        Duration::from_secs(30),
+        Duration::from_mins(2),
+    ))
+    .await;
+    end.cancel();
+    changing.await.expect("no panic");
+    row.check(
+        "everything is delivered",
+        is_delivered(&stage, &[webhook]).await,
+    );
+    let messages = receiver.messages();
+    let recorded = "select array_agg(position order by position) from changes where kind = 'pet'";
+    let recorded: Vec<i64> = sqlx::query_scalar(recorded)
+        .fetch_one(&mut stage.cluster.connect().await)
+        .await
+        .expect("the changes");
+    row.note(format!(
+        "{} messages, {} to late receivers, {} to those that hang, {} to those that refuse",
+        messages.len(),
+        late.messages().len(),
+        hanging.messages().len(),
+        refusing.messages().len()
+    ));
+    check(&mut row, "healthy", &messages, &recorded);
+    let mut lags: Vec<_> = messages.iter().map(Message::lag).collect();
+    row.p99_within("lag", &mut lags, Duration::from_secs(2));
+    row.at_least(
+        "messages to late receivers",
+        late.messages().len() as u64,
+        OTHERS as u64,
+    );
+    row.end();
+}

@@ -15,7 +15,7 @@ use pet_inventory::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{MockHttp, TestApp, images::png, repository};
+use test_support::{MockHttp, TestApp, eventually, images::png, repository};
 use wiremock::{Mock, ResponseTemplate, matchers::path};
 
 use crate::{
@@ -192,13 +192,20 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
             vec![("[data-param-name=sessionId] input", session)]
         }
         "getWebhook" | "patchWebhook" | "deleteWebhook" | "listDeliveries" | "testWebhook"
-        | "retryDelivery" => {
+        | "retryDelivery" | "retryDeliveries" | "listAttempts" | "rotateWebhook" => {
+            // Its own creation is a delivery, which fails.
             let webhook = json!({"url": "https://localhost/"});
             let webhook = app.post("/admin/webhooks", &webhook).is(201).await.id();
             let mut fields = vec![("[data-param-name=webhookId] input", webhook.to_string())];
             if operation == "retryDelivery" {
-                let test = app.request(Method::POST, &format!("/admin/webhooks/{webhook}/test"));
-                let position = test.is(202).await.json()["position"].to_string();
+                let path = format!("/admin/webhooks/{webhook}/deliveries");
+                let mut position = String::new();
+                eventually(async || {
+                    let deliveries = app.get(&path).is(200).await.json();
+                    position = deliveries[0]["position"].to_string();
+                    position != "null"
+                })
+                .await;
                 fields.push(("[data-param-name=position] input", position));
             }
             fields

@@ -1,5 +1,7 @@
 //! Administration in the console: callers, keys, sessions, and the record of changes.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use reqwest::Method;
 use serde_json::json;
 use test_support::{Receiver, TestApp, eventually};
@@ -141,7 +143,18 @@ async fn console_shows_sessions_and_the_record() {
 async fn console_manages_webhooks() {
     let allow_private = ("PET_INVENTORY__WEBHOOKS__ALLOW_PRIVATE", "true");
     let (app, browser, _) = console(&[allow_private]).await;
-    let receiver = Receiver::with(|_, before| if before == 0 { 503 } else { 204 }).await;
+    // The first test, and the first attempt of a delivery.
+    let tests = AtomicUsize::new(0);
+    let receiver = Receiver::with(move |message, before| {
+        let is_test = message.what().starts_with("test");
+        let before = if is_test {
+            tests.fetch_add(1, Relaxed)
+        } else {
+            before
+        };
+        if before == 0 { 503 } else { 204 }
+    })
+    .await;
     enter(&app, &browser, "webhooks", "Webhooks").await;
     browser.until_text("main p", "No webhooks yet").await;
     browser.click("summary").await;
@@ -158,12 +171,32 @@ async fn console_manages_webhooks() {
     is_accessible(&browser, "webhook").await;
     browser.set_viewport(1280, 800, "light").await;
 
-    // The test fails, is shown with its reason, and is sent again.
+    // The outcome of a test is shown at once.
     browser.click("#test").await;
+    browser
+        .until_text("#outcome", "Not accepted: the response has status 503")
+        .await;
+    browser.click("#test").await;
+    browser
+        .until_text("#outcome", "Accepted with status 204")
+        .await;
+    assert_eq!(receiver.accepted(), ["test "]);
+    // A delivery fails, is shown with its reason, and is sent again.
+    app.post("/pet", &json!({"id": 900, "name": "Rex"}))
+        .is(201)
+        .await;
+    app.post("/store/order", &json!({"petId": 900}))
+        .is(201)
+        .await;
+    let delivery = async || app.get("/admin/webhooks/1").is(200).await.json()["waiting"] == 1;
+    eventually(delivery).await;
+    browser.click("#toggle").await;
+    browser.until_text(".title", "disabled").await;
+    browser.click("#toggle").await;
     let row = "document.querySelector('.rows')?.innerText.includes('503')";
     browser.until(row).await;
     browser.click("[aria-label$=again]").await;
-    eventually(async || receiver.accepted().len() == 1).await;
+    eventually(async || receiver.accepted().len() == 2).await;
 
     browser.click("#toggle").await;
     browser.until_text(".title", "disabled").await;

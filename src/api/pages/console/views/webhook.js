@@ -1,14 +1,12 @@
 // A webhook: its settings, and the deliveries that have failed.
 
-import { json, newIdempotencyKey, pages, send } from "../api.js";
+import { json, pages, send } from "../api.js";
 import { element, formatTime } from "../dom.js";
 import { ask } from "../widgets/dialog.js";
 import { rows } from "../widgets/rows.js";
 import { webhookFields } from "./webhooks.js";
 
 const PAGE = 50;
-/** Time in milliseconds after which a test has succeeded or failed, unless its receiver is slow. */
-const TEST = 2_000;
 
 export async function webhook({ id, done, report }) {
   const path = `admin/webhooks/${encodeURIComponent(id)}`;
@@ -36,11 +34,13 @@ function settings(stored, path, done, report) {
       await report(() => send("DELETE", path), () => { location.hash = "#/webhooks"; });
     }
   };
-  const idempotencyKey = newIdempotencyKey();
-  const test = () => report(async () => {
-    await send("POST", `${path}/test`, { idempotencyKey });
-    await new Promise((resolve) => { setTimeout(resolve, TEST); });
-  }, done);
+  const outcome = element("p", { id: "outcome", attributes: { role: "status" } });
+  const test = () => {
+    outcome.textContent = "";
+    report(() => json("POST", `${path}/test`), ({ status, error, durationSeconds }) => {
+      outcome.textContent = error ? `Not accepted: ${error}.` : `Accepted with status ${status} after ${durationSeconds} s.`;
+    });
+  };
   const button = (text, id, act, more = "") =>
     element("button", { id, type: "button", className: `plain ${more}`, on: { click: act } }, text);
   return element("form", { id: "webhook-form", className: "card", on: { submit } },
@@ -49,7 +49,8 @@ function settings(stored, path, done, report) {
       element("button", {}, "Save"),
       stored.enabled && button("Send a test", "test", test),
       button(stored.enabled ? "Disable" : "Enable", "toggle", () => change({ enabled: !stored.enabled })),
-      button("Delete", "delete", remove, "bad")));
+      button("Delete", "delete", remove, "bad")),
+    outcome);
 }
 
 function deliveryTable(path, done, report) {
@@ -60,7 +61,7 @@ function deliveryTable(path, done, report) {
     empty: "None: everything was accepted.",
     columns: [
       ["Position", ({ position }) => String(position)],
-      ["What", ({ type, resource }) => (type === "test" ? "test" : `${type} ${resource}`)],
+      ["What", ({ type, resource }) => `${type} ${resource}`],
       ["Attempts", ({ attempts }) => String(attempts)],
       ["Next", ({ nextAt, parkedAt }) => (nextAt ? formatTime(nextAt) : `given up ${formatTime(parkedAt)}`)],
       ["Reason", ({ lastError }) => lastError ?? "waits for the one before it"],
