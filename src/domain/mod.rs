@@ -62,6 +62,7 @@ pub mod address;
 pub mod caller;
 pub mod change;
 pub mod clock;
+pub mod condition;
 pub mod id;
 pub mod image;
 pub mod limit;
