@@ -201,10 +201,16 @@ impl Parameters {
         named.map(|one| one.value.as_str())
     }
 
-    /// Returns the values of a list parameter, which may be repeated, separated by commas, or both.
-    pub fn list<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
+    /// Returns the values of a list parameter, which may be repeated, separated by commas, or both. An encoded comma is a
+    /// character of a value (RFC 3986 §2.2).
+    pub fn list(&self, name: &str) -> Vec<String> {
         let items = self.0.iter().filter(|one| one.is_item_of(name));
-        items.flat_map(|one| one.value.split(',')).collect()
+        let encoded = items.flat_map(|one| {
+            let (_, value) = one.encoded.split_once('=').unwrap_or_default();
+            value.split(',')
+        });
+        // All are UTF-8, as the whole is, since no comma is within a character.
+        encoded.filter_map(Self::decode).collect()
     }
 
     /// Reads and checks a parameter that may be absent. Repeating it is a violation.

@@ -63,7 +63,7 @@ pub fn router() -> Operations {
     get, path = "/changes", operation_id = "listChanges", tag = "changes", security(("bearer" = ["read:changes"])),
     params(
         ("after" = Option<i64>, Query, description = "Position after which the changes begin.", minimum = 0, maximum = 9_007_199_254_740_991_i64, example = 0),
-        ("kind" = inline(Option<Vec<KindBody>>), Query, description = "Kinds of resources, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["pet"])),
+        ("kind" = inline(Option<Vec<KindBody>>), Query, description = "Kinds of resources, repeated or separated by commas that are not encoded.", min_items = 1, max_items = 100, example = json!(["pet"])),
         ("resource" = Option<String>, Query, description = "Identifier of the only resource; with one `kind`.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "7"),
         ("limit" = Option<i64>, Query, description = "Maximum number of changes; 100 if absent. A stream has no limit.", minimum = 1, maximum = 1_000),
     ),
