@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     db::{self, Database, Requester},
-    domain::Invalid,
+    domain::{Invalid, parse_digits},
     limits::shares::{Exhausted, Share, Shares},
 };
 
@@ -126,8 +126,7 @@ pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
 
 /// Parses the maximum number of matches of a page.
 pub fn parse_limit(text: &str) -> Result<usize, Invalid> {
-    text.parse()
-        .ok()
+    parse_digits(text)
         .filter(|limit| (1..=MAX_LIMIT).contains(limit))
         .ok_or(Invalid::because("must be an integer from 1 to 1000"))
 }

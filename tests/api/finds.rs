@@ -145,6 +145,8 @@ async fn find_with_invalid_parameter_is_400() {
         ("findByTags?tags=a&limit=0", "limit"),
         ("findByTags?tags=a&limit=1001", "limit"),
         ("findByTags?tags=a&limit=-1", "limit"),
+        ("findByTags?tags=a&limit=+1", "limit"),
+        ("findByTags?tags=a&limit=%2B1", "limit"),
         ("findByTags?tags=a&limit=", "limit"),
         ("findByTags?tags=a&limit=ten", "limit"),
         ("findByTags?tags=a&limit=1.5", "limit"),
