@@ -128,10 +128,20 @@ async fn list(
 /// Returns true if the client wants Server-Sent Events.
 fn accepts_events(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT).iter();
-    let ranges = values
+    let mut ranges = values
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','));
-    ranges
-        .map(|range| range.split(';').next().unwrap_or_default())
-        .any(|range| range.trim().eq_ignore_ascii_case("text/event-stream"))
+    ranges.any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let media_type = parts.next().unwrap_or_default();
+        media_type.eq_ignore_ascii_case("text/event-stream") && !parts.any(is_zero_weight)
+    })
+}
+
+/// Returns true for `q=0`, with any number of decimals: the media type is not accepted (RFC 9110 §12.4.2).
+fn is_zero_weight(parameter: &str) -> bool {
+    let (name, weight) = parameter.split_once('=').unwrap_or_default();
+    name.eq_ignore_ascii_case("q")
+        && weight.starts_with('0')
+        && weight.bytes().all(|byte| matches!(byte, b'0' | b'.'))
 }
