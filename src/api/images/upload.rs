@@ -98,7 +98,7 @@ pub(super) struct ImageBytes(#[expect(dead_code, reason = "describes a streamed 
 #[schema(as = ImageForm, rename_all = "camelCase")]
 #[expect(dead_code, reason = "describes the form, which is read as it comes")]
 struct FormBody {
-    /// The image: the form's first file.
+    /// The image: the form's first file that is not empty.
     #[schema(value_type = String, format = Binary)]
     file: Vec<u8>,
     /// Any text; repeated in the response.
