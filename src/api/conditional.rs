@@ -24,8 +24,8 @@ pub fn etag(version: Version) -> HeaderValue {
     HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// `If-Match` and `If-None-Match` of a request. Malformed ones are violations, except that reads ignore a malformed
-/// `If-None-Match`, so that the client gets the full response.
+/// `If-Match` and `If-None-Match` of a request. Malformed ones are violations of a change, and are ignored by a read, so that
+/// the client gets the full response.
 #[derive(Debug)]
 pub struct Conditions(condition::Conditions<String>);
 
@@ -71,20 +71,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        const REASON: &str = "must be * or a list of entity tags in double quotes";
         let mut violations = Violations::default();
-        let any_of = entity_tags(&parts.headers, &header::IF_MATCH);
-        let any_of = any_of.unwrap_or_else(|Malformed| {
-            violations.add("If-Match", REASON);
-            None
-        });
-        let none_of = entity_tags(&parts.headers, &header::IF_NONE_MATCH);
-        let none_of = none_of.unwrap_or_else(|Malformed| {
-            if !parts.method.is_safe() {
-                violations.add("If-None-Match", REASON);
-            }
-            None
-        });
+        let any_of = read_condition(parts, &mut violations, "If-Match", &header::IF_MATCH);
+        let none_of = read_condition(
+            parts,
+            &mut violations,
+            "If-None-Match",
+            &header::IF_NONE_MATCH,
+        );
         // Strong comparison, in which weak tags match nothing, and weak comparison (§8.8.3.2).
         let strong = |tag: &EntityTag| (!tag.weak).then(|| tag.opaque.clone());
         let conditions = condition::Conditions {
@@ -93,6 +87,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
         };
         violations.finish(Some(Self(conditions)))
     }
+}
+
+/// Returns the entity tags of a condition, or `None` if it is absent or malformed.
+fn read_condition(
+    parts: &Parts,
+    violations: &mut Violations,
+    field: &str,
+    name: &HeaderName,
+) -> Option<Tags<EntityTag>> {
+    entity_tags(&parts.headers, name).unwrap_or_else(|Malformed| {
+        if !parts.method.is_safe() {
+            violations.add(field, "must be * or a list of entity tags in double quotes");
+        }
+        None
+    })
 }
 
 /// Returns true if `If-Range` is absent or is the strong entity tag `opaque` (§13.1.5). A date never matches: there is
