@@ -54,7 +54,7 @@
 //!   cors             web pages of configured origins (server.cors_origins)
 //!   catch_panic      500 after a panic
 //!   check            Host and authority, length of the target and of conditional fields
-//!   check            no If-Match where the resource has no entity tag
+//!   check            no condition where the resource has no entity tag
 //!   load_shed        maximum number of requests in progress, in total and by address (limits::shares)
 //!   timeout          database deadline, shared by the statements of a request (db::deadline)
 //!   authenticate     auth → db::credentials

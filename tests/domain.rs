@@ -463,6 +463,19 @@ proptest! {
 }
 
 #[test]
+fn ship_date_may_have_no_seconds() {
+    for (text, read) in [
+        ("2024-03-01T00:00Z", "2024-03-01T00:00:00Z"),
+        ("2024-03-01t00:00z", "2024-03-01T00:00:00Z"),
+        ("2024-03-01T00:00+01:30", "2024-02-29T22:30:00Z"),
+        ("2024-03-01T00:00-0800", "2024-03-01T08:00:00Z"),
+    ] {
+        let date: ShipDate = text.parse().expect(text);
+        assert_eq!(date.to_string(), read);
+    }
+}
+
+#[test]
 fn ship_date_may_have_an_offset_without_a_colon() {
     for (text, read) in [
         ("2026-01-31T12:00:00+0000", "2026-01-31T12:00:00Z"),
@@ -477,7 +490,8 @@ fn ship_date_may_have_an_offset_without_a_colon() {
 #[test]
 fn ship_date_and_quantity_refuse_other_texts_and_numbers() {
     let bad = "2026-01-31 2026-01-31T12:00:00 2026-02-30T12:00:00Z 1 now é 2026-01-31T12:0000Z \
-               2026-01-31T12:00:00+00 2026-01-31T12:00:00+000 2026-01-31T12:00:00+00000 2026-01-31T12:00:000000";
+               2026-01-31T12:00:00+00 2026-01-31T12:00:00+000 2026-01-31T12:00:00+00000 2026-01-31T12:00:000000 \
+               2026-01-31T12:00 2026-01-31T12Z 2026-01-31T12:00.5Z 2026-01-31T24:00Z 2026-01-31T12:00:Z 2026-01-31T12:00+00 +026-01-31T12:00Z";
     for bad in bad.split(' ').chain([""]) {
         assert!(bad.parse::<ShipDate>().is_err(), "{bad}");
     }

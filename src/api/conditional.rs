@@ -2,16 +2,19 @@
 //!
 //! The types of `headers` 0.4 do not suffice: its `IfMatch` accepts malformed tags, which get 400 here, and does not
 //! list the tags, which the statement of a change compares.
-
-use std::convert::Infallible;
+//!
+//! Invariant: both conditions are evaluated by one function, [`condition::Conditions::check`], for every method.
 
 use axum::{
     extract::FromRequestParts,
     http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts},
 };
 
-use super::error::Error;
-use crate::domain::pet::Version;
+use super::{error::Error, fields::Violations};
+use crate::domain::{
+    condition::{self, Tags, Unmet},
+    pet::Version,
+};
 
 /// Returns the strong entity tag of a version.
 pub fn etag(version: Version) -> HeaderValue {
@@ -21,82 +24,84 @@ pub fn etag(version: Version) -> HeaderValue {
     HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// `If-Match`: the entity tags of what may be changed. `None` if the header is absent or `*`, which allows any. Weak tags
-/// match nothing (§8.8.3.2) and are left out, so the list may be empty.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct IfMatch(Option<Vec<EntityTag>>);
+/// `If-Match` and `If-None-Match` of a request. Malformed ones are violations of a change, and are ignored by a read, so that
+/// the client gets the full response.
+#[derive(Debug)]
+pub struct Conditions(condition::Conditions<String>);
 
-impl IfMatch {
-    /// Returns the versions to compare with in a statement, or `None` for any. Foreign tags are left out.
-    pub fn into_versions(self) -> Option<Vec<Version>> {
-        Some(self.0?.iter().filter_map(EntityTag::version).collect())
-    }
-
-    /// Fails with [`Error::PreconditionFailed`] if the entity tag `opaque`, given without its quotes, is not allowed.
-    pub fn check(&self, opaque: &str) -> Result<(), Error> {
-        if (self.0.as_ref()).is_none_or(|tags| tags.iter().any(|tag| tag.opaque == opaque)) {
-            return Ok(());
+impl Conditions {
+    /// Returns the conditions on the version of a pet, which a statement checks. Foreign tags are left out.
+    pub fn into_versions(self) -> condition::Conditions<Version> {
+        let versions = |tags: Option<Tags<String>>| Some(tags?.filter_map(|tag| version(tag)));
+        condition::Conditions {
+            any_of: versions(self.0.any_of),
+            none_of: versions(self.0.none_of),
         }
-        Err(Error::PreconditionFailed)
     }
 
-    /// Fails with [`Error::PreconditionFailed`] if `version` is not allowed.
+    /// Fails with [`Error::PreconditionFailed`] if the resource must not be changed. It has the entity tag `opaque`, given
+    /// without its quotes.
+    pub fn check(&self, opaque: &str) -> Result<(), Error> {
+        let checked = self.0.check(Some(opaque));
+        checked.map_err(|_| Error::PreconditionFailed)
+    }
+
+    /// Fails as [`check`](Self::check) does for the version of a pet.
     pub fn check_version(&self, version: Version) -> Result<(), Error> {
         self.check(itoa::Buffer::new().format(version.0))
     }
-}
 
-impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        let tags = entity_tags(&parts.headers, &header::IF_MATCH).map_err(|Malformed| {
-            let reason = "must be * or a list of entity tags in double quotes";
-            Error::one_violation("If-Match", reason)
-        })?;
-        Ok(Self(match tags {
-            None | Some(EntityTags::Any) => None,
-            Some(EntityTags::Listed(mut tags)) => {
-                tags.retain(|tag| !tag.weak);
-                Some(tags)
-            }
-        }))
-    }
-}
-
-/// `If-None-Match`: the entity tags that the client already has. `None` if the header is absent or malformed, so that
-/// the client gets the full response.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct IfNoneMatch(Option<EntityTags>);
-
-impl IfNoneMatch {
-    /// Reads the header.
-    pub fn from_headers(headers: &HeaderMap) -> Self {
-        Self(entity_tags(headers, &header::IF_NONE_MATCH).unwrap_or_default())
-    }
-
-    /// Returns true if the client has the content with the entity tag `opaque`, given without its quotes.
-    pub fn matches(&self, opaque: &str) -> bool {
-        match &self.0 {
-            None => false,
-            Some(EntityTags::Any) => true,
-            // Weak comparison (§8.8.3.2).
-            Some(EntityTags::Listed(tags)) => tags.iter().any(|tag| tag.opaque == opaque),
+    /// Returns true if the client that reads the resource has its content, and gets a 304. Fails with
+    /// [`Error::PreconditionFailed`] if it wants another one.
+    pub fn is_known(&self, opaque: &str) -> Result<bool, Error> {
+        match self.0.check(Some(opaque)) {
+            Ok(()) => Ok(false),
+            Err(Unmet::NoneOf) => Ok(true),
+            Err(Unmet::AnyOf) => Err(Error::PreconditionFailed),
         }
     }
 
-    /// Returns true if the client has `version`.
-    pub fn matches_version(&self, version: Version) -> bool {
-        self.matches(itoa::Buffer::new().format(version.0))
+    /// Returns the same as [`is_known`](Self::is_known) for the version of a pet.
+    pub fn is_version_known(&self, version: Version) -> Result<bool, Error> {
+        self.is_known(itoa::Buffer::new().format(version.0))
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
-    type Rejection = Infallible;
+impl<S: Send + Sync> FromRequestParts<S> for Conditions {
+    type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self::from_headers(&parts.headers))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
+        let mut violations = Violations::default();
+        let any_of = read_condition(parts, &mut violations, "If-Match", &header::IF_MATCH);
+        let none_of = read_condition(
+            parts,
+            &mut violations,
+            "If-None-Match",
+            &header::IF_NONE_MATCH,
+        );
+        // Strong comparison, in which weak tags match nothing, and weak comparison (§8.8.3.2).
+        let strong = |tag: &EntityTag| (!tag.weak).then(|| tag.opaque.clone());
+        let conditions = condition::Conditions {
+            any_of: any_of.map(|tags| tags.filter_map(strong)),
+            none_of: none_of.map(|tags| tags.filter_map(|tag| Some(tag.opaque.clone()))),
+        };
+        violations.finish(Some(Self(conditions)))
     }
+}
+
+/// Returns the entity tags of a condition, or `None` if it is absent or malformed.
+fn read_condition(
+    parts: &Parts,
+    violations: &mut Violations,
+    field: &str,
+    name: &HeaderName,
+) -> Option<Tags<EntityTag>> {
+    entity_tags(&parts.headers, name).unwrap_or_else(|Malformed| {
+        if !parts.method.is_safe() {
+            violations.add(field, "must be * or a list of entity tags in double quotes");
+        }
+        None
+    })
 }
 
 /// Returns true if `If-Range` is absent or is the strong entity tag `opaque` (§13.1.5). A date never matches: there is
@@ -104,18 +109,11 @@ impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
 pub fn admits_range(headers: &HeaderMap, opaque: &str) -> bool {
     match entity_tags(headers, &header::IF_RANGE) {
         Ok(None) => true,
-        Ok(Some(EntityTags::Listed(tags))) => {
+        Ok(Some(Tags::Listed(tags))) => {
             matches!(&tags[..], [tag] if !tag.weak && tag.opaque == opaque)
         }
-        Ok(Some(EntityTags::Any)) | Err(Malformed) => false,
+        Ok(Some(Tags::Any)) | Err(Malformed) => false,
     }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum EntityTags {
-    /// `*`.
-    Any,
-    Listed(Vec<EntityTag>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -125,12 +123,10 @@ struct EntityTag {
     opaque: String,
 }
 
-impl EntityTag {
-    /// Returns the version, or `None` for a tag that [`etag`] does not create.
-    fn version(&self) -> Option<Version> {
-        let version: i64 = self.opaque.parse().ok()?;
-        (itoa::Buffer::new().format(version) == self.opaque).then_some(Version(version))
-    }
+/// Returns the version, or `None` for a tag that [`etag`] does not create.
+fn version(opaque: &str) -> Option<Version> {
+    let version: i64 = opaque.parse().ok()?;
+    (itoa::Buffer::new().format(version) == opaque).then_some(Version(version))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -138,7 +134,10 @@ struct Malformed;
 
 /// Returns the entity tags of all fields with this name, or `None` if there is no such field. Several fields mean the
 /// same as one with all of their values (§5.3).
-fn entity_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<EntityTags>, Malformed> {
+fn entity_tags(
+    headers: &HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<Tags<EntityTag>>, Malformed> {
     let values = headers.get_all(name).iter().map(HeaderValue::to_str);
     let values: Vec<_> = values.collect::<Result<_, _>>().map_err(|_| Malformed)?;
     if values.is_empty() {
@@ -148,10 +147,10 @@ fn entity_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<EntityTa
 }
 
 /// Parses `"*" / #entity-tag`. An opaque tag may contain commas, so the value cannot be split at them.
-fn parse(value: &str) -> Result<EntityTags, Malformed> {
+fn parse(value: &str) -> Result<Tags<EntityTag>, Malformed> {
     let mut rest = value.trim_matches([' ', '\t']);
     if rest == "*" {
-        return Ok(EntityTags::Any);
+        return Ok(Tags::Any);
     }
     let mut tags = Vec::new();
     // Empty elements are ignored (§5.6.1.2).
@@ -177,7 +176,7 @@ fn parse(value: &str) -> Result<EntityTags, Malformed> {
     if tags.is_empty() {
         return Err(Malformed);
     }
-    Ok(EntityTags::Listed(tags))
+    Ok(Tags::Listed(tags))
 }
 
 #[cfg(test)]
@@ -186,7 +185,7 @@ mod tests {
 
     #[test]
     fn entity_tags_are_read_as_the_rfc_has_them() {
-        assert_eq!(parse("*"), Ok(EntityTags::Any));
+        assert_eq!(parse("*"), Ok(Tags::Any));
         for (value, versions) in [
             (r#""5""#, Some(&[Some(5)][..])),
             (
@@ -201,10 +200,10 @@ mod tests {
             (r#"*, "5""#, None),
             (r#""a b""#, None),
         ] {
-            let version = |tag: &EntityTag| tag.version().map(|version| version.0);
+            let version = |tag: &EntityTag| version(&tag.opaque).map(|version| version.0);
             let read: Option<Vec<_>> = match parse(value) {
-                Ok(EntityTags::Listed(tags)) => Some(tags.iter().map(version).collect()),
-                Ok(EntityTags::Any) => Some(Vec::new()),
+                Ok(Tags::Listed(tags)) => Some(tags.iter().map(version).collect()),
+                Ok(Tags::Any) => Some(Vec::new()),
                 Err(Malformed) => None,
             };
             assert_eq!(read.as_deref(), versions, "{value}");

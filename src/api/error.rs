@@ -80,8 +80,8 @@ pub enum Error {
     /// Refusal that was stored under the Idempotency-Key of an earlier request.
     #[error("a stored refusal")]
     Replayed(Box<Problem>),
-    /// The resource has none of the versions in `If-Match`.
-    #[error("the resource's ETag does not match If-Match")]
+    /// A condition of the request is false.
+    #[error("the resource's ETag does not meet If-Match or If-None-Match")]
     PreconditionFailed,
     /// The body did not arrive in time.
     #[error("the body did not arrive in time")]

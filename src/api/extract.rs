@@ -201,10 +201,16 @@ impl Parameters {
         named.map(|one| one.value.as_str())
     }
 
-    /// Returns the values of a list parameter, which may be repeated, separated by commas, or both.
-    pub fn list<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
+    /// Returns the values of a list parameter, which may be repeated, separated by commas, or both. An encoded comma is a
+    /// character of a value (RFC 3986 §2.2).
+    pub fn list(&self, name: &str) -> Vec<String> {
         let items = self.0.iter().filter(|one| one.is_item_of(name));
-        items.flat_map(|one| one.value.split(',')).collect()
+        let encoded = items.flat_map(|one| {
+            let (_, value) = one.encoded.split_once('=').unwrap_or_default();
+            value.split(',')
+        });
+        // All are UTF-8, as the whole is, since no comma is within a character.
+        encoded.filter_map(Self::decode).collect()
     }
 
     /// Reads and checks a parameter that may be absent. Repeating it is a violation.
@@ -294,8 +300,14 @@ async fn read_json<T: FieldType>(
     json_from_slice(&body)
 }
 
+/// Returns JSON without the byte order mark that some programs write before it, and parsers may ignore (RFC 8259 §8.1).
+pub fn without_byte_order_mark(json: &[u8]) -> &[u8] {
+    json.strip_prefix(b"\xef\xbb\xbf").unwrap_or(json)
+}
+
 /// Parses a JSON body. Fails with [`Error::Invalid`].
 pub fn json_from_slice<T: FieldType>(body: &[u8]) -> Result<T, Error> {
+    let body = without_byte_order_mark(body);
     // serde would accept an array for an object, with its elements as the fields.
     if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
         parse_json::<IgnoredAny>(body)?;

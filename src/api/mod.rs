@@ -53,7 +53,7 @@ use self::{
         around,
         authenticate::Authenticate,
         catch_panic::CatchPanic,
-        check::{Check, authorize, local_demo_keys, refuse_if_match, validate_request},
+        check::{Check, authorize, local_demo_keys, refuse_conditions, validate_request},
         compress::{Compress, CompressConstants},
         consistency::Consistency,
         cors::Cors,
@@ -119,7 +119,7 @@ pub fn router(operations: &Operations, constants: Router<AppState>, state: AppSt
         .layer(around(Cors::new(&state.cors_origins))) // preflight requests have no credential; errors have CORS headers too
         .layer(around(CatchPanic)) // inside the access log, which records the 500, and the request id
         .layer(around(Check(validate_request))) // before anything acts on a request that two servers could read differently
-        .layer(around(Check(refuse_if_match))) // it must not be ignored
+        .layer(around(Check(refuse_conditions))) // they must not be ignored
         .layer(around(LoadShed { limits: load })) // before anything waits
         .layer(around(DatabaseDeadline)) // for the statements of the layers, too
         .layer(around(Authenticate(state.clone()))) // failures count against the client address

@@ -28,7 +28,7 @@ pub struct Facts {
     pub needed_scopes: Option<Scopes>,
     /// Limit that its requests count against.
     pub limit: RequestLimit,
-    /// True if it supports `If-Match`, or reads a resource with an entity tag.
+    /// True if it evaluates `If-Match` and `If-None-Match`: its resource has an entity tag.
     pub has_entity_tag: bool,
     /// What a POST does with an `Idempotency-Key`.
     pub keys: Keys,
@@ -125,7 +125,7 @@ impl Facts {
         let security = serde_json::to_value(&operation.security).unwrap_or_default();
         Self {
             needed_scopes: needed_scopes(&security),
-            has_entity_tag: has_entity_tag(method, operation),
+            has_entity_tag: has_entity_tag(operation),
             keys,
             ..self
         }
@@ -275,12 +275,9 @@ impl Operations {
     }
 }
 
-fn has_entity_tag(method: &Method, operation: &Operation) -> bool {
-    let ok = operation.responses.responses.get("200");
-    let reads = method == Method::GET
-        && matches!(ok, Some(RefOr::T(response)) if response.headers.contains_key("ETag"));
+fn has_entity_tag(operation: &Operation) -> bool {
     let mut parameters = operation.parameters.iter().flatten();
-    reads || parameters.any(|it| matches!(it, RefOr::T(it) if it.name == "If-Match"))
+    parameters.any(|it| matches!(it, RefOr::T(it) if it.name == "If-Match"))
 }
 
 /// Reads a `security` field: a list of alternative schemes with the same scopes. An empty one makes the operation public.

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     db::{self, Database, Requester},
-    domain::Invalid,
+    domain::{Invalid, parse_digits},
     limits::shares::{Exhausted, Share, Shares},
 };
 
@@ -91,15 +91,15 @@ impl<F: Find> Page<F> {
 }
 
 /// Returns the names in a list parameter, or none if it is absent. Empty names and more than 100 names are violations.
-pub fn names<'a>(
+pub fn names(
     violations: &mut Violations,
-    query: &'a Parameters,
+    query: &Parameters,
     parameter: &'static str,
-) -> Vec<&'a str> {
+) -> Vec<String> {
     let names = query.list(parameter);
     let reason = match names.len() {
         0 => return names,
-        _ if names.iter().any(|name| name.is_empty()) => "must not contain an empty name",
+        _ if names.iter().any(String::is_empty) => "must not contain an empty name",
         1..=MAX_NAMES => return names,
         _ => "must be at most 100 names",
     };
@@ -126,8 +126,7 @@ pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
 
 /// Parses the maximum number of matches of a page.
 pub fn parse_limit(text: &str) -> Result<usize, Invalid> {
-    text.parse()
-        .ok()
+    parse_digits(text)
         .filter(|limit| (1..=MAX_LIMIT).contains(limit))
         .ok_or(Invalid::because("must be an integer from 1 to 1000"))
 }

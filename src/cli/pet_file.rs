@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::output::Error;
 use crate::{
-    api::{self, error::Error as ApiError},
+    api::{self, error::Error as ApiError, extract::without_byte_order_mark},
     db::{exports, imports::Record},
 };
 
@@ -86,7 +86,10 @@ pub fn records(file: impl Read + 'static, format: Format, skip: u64) -> Result<R
 fn lines(reader: impl BufRead) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)>> {
     (1..)
         .zip(reader.split(b'\n'))
-        .map(|(number, line)| Ok((number, line?)))
+        .map(|(number, line)| match number {
+            1 => Ok((number, without_byte_order_mark(&line?).to_vec())),
+            _ => Ok((number, line?)),
+        })
         .filter(|line| !matches!(line, Ok((_, text)) if text.trim_ascii().is_empty()))
 }
 

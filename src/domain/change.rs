@@ -11,6 +11,7 @@ use super::{
     Invalid,
     caller::{CallerId, CallerName},
     id::PetId,
+    parse_digits,
 };
 
 /// Place of a change in the record: an integer below 2^53, in ascending order.
@@ -27,8 +28,7 @@ impl FromStr for Position {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        text.parse()
-            .ok()
+        parse_digits(text)
             .filter(|position| (0..=PetId::MAX).contains(position))
             .map(Self)
             .ok_or(Invalid::because(

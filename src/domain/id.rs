@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::Invalid;
+use super::{Invalid, parse_digits};
 
 /// `Number.MAX_SAFE_INTEGER` of JavaScript: doubles represent it and all smaller positive integers exactly.
 const MAX: i64 = (1 << 53) - 1;
@@ -54,8 +54,8 @@ macro_rules! identifiers {
 
 /// Reads a number in its canonical form. Returns 0, which is no identifier, for any other text.
 fn parse(text: &str) -> i64 {
-    let is_canonical = !text.starts_with(['+', '0']);
-    text.parse().ok().filter(|_| is_canonical).unwrap_or(0)
+    let is_canonical = !text.starts_with('0');
+    parse_digits(text).filter(|_| is_canonical).unwrap_or(0)
 }
 
 /// Checks the identifier of a category or tag, which the client chooses: an integer that JavaScript reads exactly, of

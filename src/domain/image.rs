@@ -4,7 +4,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::Invalid;
+use super::{Invalid, parse_digits};
 
 /// Maximum width and height of an image in pixels.
 pub const MAX_SIDE: u32 = 8_192;
@@ -93,9 +93,8 @@ impl FromStr for RenderingWidth {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let asked: Option<u32> = text.parse().ok();
-        asked
-            .filter(|asked| *asked <= 2_048 && !text.starts_with('+'))
+        parse_digits::<u32>(text)
+            .filter(|asked| *asked <= 2_048)
             .and_then(|asked| Self::ALL.into_iter().rev().find(|width| *width <= asked))
             .map(Self)
             .ok_or(Invalid::because("must be an integer from 16 to 2048"))

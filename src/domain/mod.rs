@@ -62,6 +62,7 @@ pub mod address;
 pub mod caller;
 pub mod change;
 pub mod clock;
+pub mod condition;
 pub mod id;
 pub mod image;
 pub mod limit;
@@ -71,7 +72,7 @@ pub mod plan;
 pub mod user;
 pub mod webhook;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, str::FromStr};
 
 pub(crate) use impl_names;
 
@@ -89,6 +90,12 @@ impl Text {
         check_text(&text, MAX_TEXT)?;
         Ok(Self(text))
     }
+}
+
+/// Parses an integer that consists of digits only. Rust's own parser also accepts a plus sign.
+pub fn parse_digits<T: FromStr>(digits: &str) -> Option<T> {
+    let are_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+    are_digits.then(|| digits.parse().ok())?
 }
 
 /// Returns the first text, by the code points of its characters, behind all that begin with `prefix`. `None` if there is none,

@@ -113,8 +113,14 @@ impl FromStr for ShipDate {
         // RFC 3339 does not limit the number of fractional digits.
         check_text(text, MAX_DATE)?;
         let parse = DateTime::parse_from_rfc3339;
-        // ISO 8601 also has offsets without a colon, as in +0000, which some clients send.
-        let instant = parse(text).or_else(|error| {
+        // ISO 8601 also has times without seconds, and offsets without a colon, as in +0000, which some clients send.
+        let text = match text.split_at_checked("2026-01-31T12:00".len()) {
+            Some((minutes, offset)) if offset.starts_with(['Z', 'z', '+', '-']) => {
+                format!("{minutes}:00{offset}")
+            }
+            _ => text.to_owned(),
+        };
+        let instant = parse(&text).or_else(|error| {
             let minutes = text.len().saturating_sub(2);
             let (rest, minutes) = text.split_at_checked(minutes).ok_or(error)?;
             parse(&format!("{rest}:{minutes}"))

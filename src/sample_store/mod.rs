@@ -20,6 +20,7 @@ use crate::{
     },
     domain::{
         change::Initiator,
+        condition::Conditions,
         id::PetId,
         image::{Facts, ImageId, ImageType},
         order::{self, NewOrder, OrderDetails, Quantity},
@@ -175,7 +176,7 @@ pub async fn remove(
     for id in &pets {
         let request = ChangeRequest {
             id: *id,
-            expected: None,
+            conditions: Conditions::NONE,
             change: Change::Delete,
             initiator: initiator.clone(),
         };

@@ -61,6 +61,28 @@ fn by_lines(text: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn import_skips_a_byte_order_mark() {
+    let store = Store::new().await;
+    let pet = r#"{"id": 5, "name": "first"}"#;
+    store.write(
+        "json.ndjson",
+        &format!("\u{feff}{pet}\n{{\"name\": \"second\"}}\n"),
+    );
+    store.run(&["import", "json.ndjson"]).await.is(0);
+    store.write("heading.csv", "\u{feff}id,name\n6,third\n");
+    store.run(&["import", "heading.csv"]).await.is(0);
+    store.write("blank.ndjson", "\u{feff}\n{\"name\": \"fourth\"}\n");
+    store.run(&["import", "blank.ndjson"]).await.is(0);
+    let app = TestApp::on(store.database.shared(), &[]).await;
+    assert_eq!(app.get("/pet/5").is(200).await.json()["name"], "first");
+    assert_eq!(app.count().await, 4);
+    // Within the file, it is no white space.
+    store.write("within.ndjson", &format!("{pet}\n\u{feff}{pet}\n"));
+    let refused = store.run(&["import", "within.ndjson"]).await.is(1);
+    assert!(refused.stderr.contains("line 2"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn export_and_import_round_trip_every_field() {
     let store = Store::new().await;
     store.write("pets.ndjson", &ndjson(&unusual_pets()));

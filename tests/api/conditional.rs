@@ -136,6 +136,112 @@ async fn malformed_if_match_is_400_and_changes_nothing() {
     assert_unchanged(&app, &added).await;
 }
 
+/// Each condition, the form of its value (`{}` is the current ETag), and whether it is true.
+pub const CONDITIONS: [(&str, &str, bool); 10] = [
+    ("if-match", "*", true),
+    ("if-match", "{}", true),
+    ("if-match", "W/{}", false),
+    ("if-match", "\"x\", {}", true),
+    ("if-match", "\"x\"", false),
+    ("if-none-match", "*", false),
+    ("if-none-match", "{}", false),
+    ("if-none-match", "W/{}", false),
+    ("if-none-match", "\"x\", {}", false),
+    ("if-none-match", "\"x\"", true),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_on_a_pet_evaluates_both_conditions() {
+    let app = TestApp::start().await;
+    let mut unchanged = None;
+    for (name, form, holds) in CONDITIONS {
+        for index in 0..4 {
+            if unchanged.is_none() {
+                unchanged = Some(add_pet_5(&app).await);
+            }
+            let added = unchanged.as_ref().expect("it was added");
+            let tags = form.replace("{}", &added.etag());
+            for method in [Method::GET, Method::HEAD] {
+                let status = match (holds, name) {
+                    (true, _) => 200,
+                    (false, "if-match") => 412,
+                    (false, _) => 304,
+                };
+                let read = app.request(method, "/pet/5").header(name, &tags);
+                assert_eq!(read.await.status, status, "GET {name}: {tags}");
+            }
+            let (method, change) = changes(&app).into_iter().nth(index).expect("four");
+            let response = change.header(name, &tags).await;
+            if holds {
+                assert_eq!(response.status, 200, "{method} {name}: {tags}: {response}");
+                unchanged = None;
+                if method != "DELETE" {
+                    app.delete("/pet/5").is(200).await;
+                }
+            } else {
+                assert_eq!(response.status, 412, "{method} {name}: {tags}: {response}");
+                response.problem(412);
+                assert_unchanged(&app, added).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn if_match_comes_before_if_none_match_and_both_after_404() {
+    let app = TestApp::start().await;
+    for (name, change) in changes(&app) {
+        let refused = change.header("if-none-match", "*").await;
+        assert_eq!(refused.status, 404, "{name}: {refused}");
+    }
+    let added = add_pet_5(&app).await;
+    for (if_match, if_none_match, status) in [
+        ("\"x\"", added.etag(), 412),
+        ("*", added.etag(), 304),
+        ("*", "\"x\"".into(), 200),
+    ] {
+        let read = app.get("/pet/5").header("if-match", if_match);
+        let read = read.header("if-none-match", &if_none_match).await;
+        assert_eq!(read.status, status, "{if_match}, {if_none_match}: {read}");
+    }
+    for (name, change) in changes(&app) {
+        let change = change.header("if-match", added.etag());
+        let refused = change.header("if-none-match", added.etag()).await;
+        assert_eq!(refused.status, 412, "{name}: {refused}");
+    }
+    assert_unchanged(&app, &added).await;
+}
+
+/// Also in a batch, and of a pet that is too large for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_changes_with_if_none_match_change_nothing() {
+    let app = TestApp::start().await;
+    add_pet_5(&app).await;
+    let tags: Vec<_> = (0..50).map(|number| json!({"id": number})).collect();
+    let large = json!({"id": 5, "name": "large", "tags": tags});
+    let added = app.put("/pet", &large).is(200).await;
+    let refused = (0..5).flat_map(|_| changes(&app)).map(|(_, change)| change);
+    let refused = refused.chain([app.put("/pet", &large)]);
+    let refused = refused.map(|change| change.header("if-none-match", "*"));
+    for response in send_all(refused).await {
+        response.problem(412);
+    }
+    assert_unchanged(&app, &added).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_conditions_of_a_change_are_reported_together() {
+    let app = TestApp::start().await;
+    let added = add_pet_5(&app).await;
+    for (name, change) in changes(&app) {
+        let change = change.header("if-match", "5");
+        let refused = change.header("if-none-match", "\"5").await;
+        let fields = ["If-Match", "If-None-Match"];
+        assert_eq!(refused.invalid_fields(), fields, "{name}: {refused}");
+    }
+    assert_unchanged(&app, &added).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn matching_if_none_match_is_304() {
     let app = TestApp::start().await;
@@ -232,9 +338,9 @@ async fn concurrent_patches_are_all_applied() {
     assert_eq!(fetched.json(), expected);
 }
 
-/// Operations on the other resources refuse the header, with any value and before they change anything.
+/// Operations on the other resources refuse both fields, with any value and before they change anything.
 #[tokio::test(flavor = "multi_thread")]
-async fn if_match_without_an_etag_is_400_in_every_operation() {
+async fn conditions_without_an_etag_are_400_in_every_operation() {
     const WITH_ETAG: [&str; 8] = [
         "updatePet",
         "getPetById",
@@ -260,11 +366,16 @@ async fn if_match_without_an_etag_is_400_in_every_operation() {
                 continue;
             };
             let method: Method = method.to_uppercase().parse().expect("a method");
-            for value in ["*", "\"1\"", "W/\"1\"", "5"] {
+            let values = ["*", "\"1\"", "W/\"1\"", "5"];
+            let fields = ["If-Match", "If-None-Match"];
+            for (field, value) in fields
+                .into_iter()
+                .flat_map(|it| values.map(|value| (it, value)))
+            {
                 let request = app.bare(method.clone(), &format!("/api/v3{target}"));
                 let request = request
                     .header("api_key", &app.key)
-                    .header("if-match", value);
+                    .header(&field.to_lowercase(), value);
                 let body = json!({"id": 6, "name": "a", "petId": 5, "username": "ada"});
                 let response = request.json(&body).await;
                 if WITH_ETAG.contains(&name) {
@@ -274,16 +385,12 @@ async fn if_match_without_an_etag_is_400_in_every_operation() {
                     );
                     continue;
                 }
-                assert_eq!(
-                    response.invalid_fields(),
-                    ["If-Match"],
-                    "{name}: {response}"
-                );
+                assert_eq!(response.invalid_fields(), [field], "{name}: {response}");
                 refused += 1;
             }
         }
     }
-    assert!(refused >= 4 * 20, "{refused}");
+    assert!(refused >= 8 * 20, "{refused}");
     assert_eq!(
         app.count().await,
         0,
@@ -296,4 +403,7 @@ async fn if_match_without_an_etag_is_400_in_every_operation() {
     put.await.problem(405);
     let nothing = app.get("/nothing").header("if-match", "*");
     nothing.await.problem(404);
+    let both = app.get("/limits").header("if-match", "*");
+    let both = both.header("if-none-match", "*").await;
+    assert_eq!(both.invalid_fields(), ["If-Match", "If-None-Match"]);
 }

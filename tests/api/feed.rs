@@ -73,9 +73,22 @@ async fn stream_has_the_changes_that_follow_as_pages_have_them() {
         .await
         .expect("a response");
     assert_eq!(both.headers()["content-type"], "text/event-stream");
+    for (accept, is_stream) in [
+        ("text/event-stream;q=0", false),
+        ("Text/Event-Stream ; charset=utf-8 ; Q=0.000", false),
+        ("text/event-stream;q=0, application/json", false),
+        ("text/event-stream;q=0.001", true),
+        ("application/json;q=0, text/event-stream", true),
+    ] {
+        let request = app.get("/changes").header("accept", accept).send();
+        let response = request.await.expect("a response");
+        let expected = ["application/json", "text/event-stream"][usize::from(is_stream)];
+        assert_eq!(response.headers()["content-type"], expected, "{accept}");
+    }
     for (name, value, status) in [
         ("last-event-id", "first", 400),
         ("last-event-id", "-1", 400),
+        ("last-event-id", "+1", 400),
         ("last-event-id", "1", 410),
     ] {
         let request = app.get("/changes").header("accept", "text/event-stream");

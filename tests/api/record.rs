@@ -452,6 +452,8 @@ async fn record_is_read_in_pages_with_filters() {
     }
     for query in [
         "after=-1",
+        "after=%2B1",
+        "limit=%2B1",
         "after=x",
         "limit=0",
         "limit=1001",

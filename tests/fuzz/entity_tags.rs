@@ -2,12 +2,12 @@
 
 use axum::{
     extract::FromRequestParts,
-    http::{HeaderName, HeaderValue, Request, header, request::Parts},
+    http::{HeaderName, HeaderValue, Method, Request, header, request::Parts},
 };
 use futures_util::FutureExt;
 use pet_inventory::{
-    api::conditional::{IfMatch, IfNoneMatch, admits_range},
-    domain::pet::Version,
+    api::conditional::{Conditions, admits_range},
+    domain::{condition::Tags, pet::Version},
 };
 
 crate::target!("entity_tags", check);
@@ -29,35 +29,45 @@ fn check(input: &[u8]) {
         }
         parts
     };
-    let if_match = IfMatch::from_request_parts(&mut parts(header::IF_MATCH), &()).now_or_never();
-    let if_match = if_match.expect("it reads no body");
-    let if_none_match = IfNoneMatch::from_headers(&parts(header::IF_NONE_MATCH).headers);
+    let read = |name, method| {
+        let mut parts = parts(name);
+        parts.method = method;
+        let conditions = Conditions::from_request_parts(&mut parts, &()).now_or_never();
+        conditions.expect("it reads no body")
+    };
+    let if_match = read(header::IF_MATCH, Method::PUT);
+    let if_none_match = read(header::IF_NONE_MATCH, Method::PUT);
+    let if_none_match_of_read = read(header::IF_NONE_MATCH, Method::GET).expect("never refused");
+    let is_known = |tag| if_none_match_of_read.is_known(tag).expect("no If-Match");
     check_if_range(&parts(header::IF_RANGE), expected.as_ref());
 
     let Some(expected) = expected else {
-        assert!(if_match.is_err());
-        assert!(!if_none_match.matches(""));
+        assert!(if_match.is_err() && if_none_match.is_err());
+        assert!(!is_known(""));
         return;
     };
     let if_match = if_match.expect("the model accepts it");
+    let if_none_match = if_none_match.expect("the model accepts it");
     let Model::Listed(tags) = expected else {
-        assert!(if_match.check("any").is_ok() && if_none_match.matches("any"));
-        assert_eq!(if_match.into_versions(), None);
+        assert!(if_match.check("any").is_ok() && if_none_match.check("any").is_err());
+        assert!(is_known("any"));
+        assert_eq!(if_match.into_versions().any_of, Some(Tags::Any));
         return;
     };
     for (_, tag) in &tags {
         let is_strong = tags.contains(&(false, tag.clone()));
         assert_eq!(if_match.check(tag).is_ok(), is_strong);
-        assert!(if_none_match.matches(tag));
+        assert!(if_none_match.check(tag).is_err() && is_known(tag));
     }
-    assert!(if_match.check("not listed").is_err() && !if_none_match.matches("not listed"));
+    assert!(if_match.check("not listed").is_err() && if_none_match.check("not listed").is_ok());
     let strong = tags.iter().filter(|(is_weak, _)| !is_weak);
     let versions = strong.filter_map(|(_, tag)| {
         let version = tag.parse().ok()?;
         // Only the form that the service writes.
         (i64::to_string(&version) == *tag).then_some(Version(version))
     });
-    assert_eq!(if_match.into_versions(), Some(versions.collect()));
+    let versions = Tags::Listed(versions.collect());
+    assert_eq!(if_match.into_versions().any_of, Some(versions));
 }
 
 fn check_if_range(parts: &Parts, expected: Option<&Model>) {

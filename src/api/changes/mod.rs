@@ -62,7 +62,7 @@ pub fn router() -> Operations {
     get, path = "/changes", operation_id = "listChanges", tag = "changes", security(("bearer" = ["read:changes"])),
     params(
         ("after" = Option<i64>, Query, description = "Position after which the changes begin.", minimum = 0, maximum = 9_007_199_254_740_991_i64, example = 0),
-        ("kind" = inline(Option<Vec<KindBody>>), Query, description = "Kinds of resources, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["pet"])),
+        ("kind" = inline(Option<Vec<KindBody>>), Query, description = "Kinds of resources, repeated or separated by commas that are not encoded.", min_items = 1, max_items = 100, example = json!(["pet"])),
         ("resource" = Option<String>, Query, description = "Identifier of the only resource; with one `kind`.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "7"),
         ("limit" = Option<i64>, Query, description = "Maximum number of changes; 100 if absent. A stream has no limit.", minimum = 1, maximum = 1_000),
     ),
@@ -127,10 +127,20 @@ async fn list(
 /// Returns true if the client wants Server-Sent Events.
 fn accepts_events(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT).iter();
-    let ranges = values
+    let mut ranges = values
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','));
-    ranges
-        .map(|range| range.split(';').next().unwrap_or_default())
-        .any(|range| range.trim().eq_ignore_ascii_case("text/event-stream"))
+    ranges.any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let media_type = parts.next().unwrap_or_default();
+        media_type.eq_ignore_ascii_case("text/event-stream") && !parts.any(is_zero_weight)
+    })
+}
+
+/// Returns true for `q=0`, with any number of decimals: the media type is not accepted (RFC 9110 §12.4.2).
+fn is_zero_weight(parameter: &str) -> bool {
+    let (name, weight) = parameter.split_once('=').unwrap_or_default();
+    name.eq_ignore_ascii_case("q")
+        && weight.starts_with('0')
+        && weight.bytes().all(|byte| matches!(byte, b'0' | b'.'))
 }

@@ -23,7 +23,7 @@ use self::{
     urls::{Urls, image_path, image_url},
 };
 use super::{
-    conditional::IfMatch,
+    conditional::Conditions,
     error::Error,
     extract::{Path, PathPair},
     operations::{Facts, Keys, Operations},
@@ -127,11 +127,11 @@ async fn list(
 
 /// Delete an image
 ///
-/// Its URL is removed from the pet's `photoUrls`, too. `If-Match` has the image's own ETag, not the pet's.
+/// Its URL is removed from the pet's `photoUrls`, too. `If-Match` and `If-None-Match` have the image's own ETag, not the pet's.
 #[utoipa::path(
     delete, path = "/pet/{petId}/images/{imageId}", operation_id = "deleteImage", tag = "pet",
     security(("bearer" = ["write:pets"])),
-    params(("If-Match", Header)),
+    params(("If-Match", Header), ("If-None-Match", Header)),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
         (status = 404, description = "There is no such pet, or it has no such image."),
@@ -141,7 +141,7 @@ async fn delete(
     State(database): State<Database>,
     State(orphaned_blobs): State<OrphanedBlobs>,
     PathPair(pet, image): PathPair<PetId, ImageId>,
-    if_match: IfMatch,
+    conditions: Conditions,
     initiator: Initiator,
 ) -> Result<Response, Error> {
     let deleted = database.transact(async |transaction| {
@@ -149,7 +149,7 @@ async fn delete(
         let stored = stored.ok_or_else(|| no_such_pet(pet))?;
         let found = db::images::find_in(&mut *transaction, pet, image).await?;
         let found = found.ok_or_else(|| no_such_image(image))?;
-        if_match.check(&entity_tag(&found.content))?;
+        conditions.check(&entity_tag(&found.content))?;
         db::images::delete(&mut *transaction, pet, image, &initiator).await?;
         // The URL may have been stored with another host.
         let end = image_path(pet, image);

@@ -69,14 +69,15 @@ pub(super) async fn receive(
     sink.finish(None).await
 }
 
-/// Receives the first file of a form. Other parts, except the metadata, are skipped.
+/// Receives the first file of a form that is not empty: pages send an empty one for an input in which none is chosen. Other
+/// parts, except the metadata, are skipped.
 async fn of_form(mut form: Multipart, mut sink: Sink<'_>) -> Result<Received, Error> {
     let mut has_file = false;
     let mut metadata: Option<Vec<u8>> = None;
     while let Some(part) = form.next_part().await? {
         if !has_file && (part.is_file || part.name == FILE) {
-            has_file = true;
             while let Some(bytes) = form.data().await? {
+                has_file = true;
                 sink.write(bytes).await?;
             }
         } else if part.name == METADATA && metadata.is_none() {

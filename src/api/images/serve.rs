@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     api::{
-        conditional::{IfNoneMatch, admits_range},
+        conditional::{Conditions, admits_range},
         error::Error,
         extract::{PathPair, Query},
         fields::Violations,
@@ -54,7 +54,7 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
         ("width" = Option<i32>, Query, description = "Maximum width in pixels.", minimum = 16, maximum = 2_048),
         ("Range" = Option<String>, Header, description = "Range of bytes to return, as in `bytes=0-1023`. More than one range gets the whole image."),
         ("If-Range" = Option<String>, Header, description = "Return the range only if the image has this ETag, else the whole image."),
-        ("If-None-Match", Header),
+        ("If-Match", Header), ("If-None-Match", Header),
     ),
     responses(
         (status = 200, description = "The image.",
@@ -75,6 +75,7 @@ pub(super) async fn get(
     PathPair(pet, id): PathPair<PetId, ImageId>,
     Query(query): Query,
     request: RequestContext,
+    conditions: Conditions,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
@@ -94,12 +95,21 @@ pub(super) async fn get(
                 kind: content.facts.kind,
                 size: content.size,
             };
-            return respond(&state, &request, &original, &tag, &method, &headers).await;
+            return respond(
+                &state,
+                &request,
+                &original,
+                &tag,
+                &conditions,
+                &method,
+                &headers,
+            )
+            .await;
         };
         let made = rendering(&state, request.client_address(), content, width).await?;
         // A rendering that is created again may have other bytes (of a later release), but also has another key.
         let tag = made.key.rsplit('/').next().unwrap_or_default();
-        let sent = respond(&state, &request, &made, tag, &method, &headers).await;
+        let sent = respond(&state, &request, &made, tag, &conditions, &method, &headers).await;
         if is_missing(&sent) {
             state
                 .database
@@ -201,12 +211,13 @@ async fn respond(
     request: &RequestContext,
     image: &Rendering,
     tag: &str,
+    conditions: &Conditions,
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<Response, Error> {
     let etag = [(header::ETAG, format!("\"{tag}\""))];
     let caching = [(header::CACHE_CONTROL, "public, max-age=31536000, immutable")];
-    if IfNoneMatch::from_headers(headers).matches(tag) {
+    if conditions.is_known(tag)? {
         return Ok((StatusCode::NOT_MODIFIED, etag, caching).into_response());
     }
     let size = image.size;

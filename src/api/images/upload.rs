@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     api::{
-        conditional::IfMatch,
+        conditional::Conditions,
         error::Error,
         extract::{Path, Query},
         fields::Violations,
@@ -98,7 +98,7 @@ pub(super) struct ImageBytes(#[expect(dead_code, reason = "describes a streamed 
 #[schema(as = ImageForm, rename_all = "camelCase")]
 #[expect(dead_code, reason = "describes the form, which is read as it comes")]
 struct FormBody {
-    /// The image: the form's first file.
+    /// The image: the form's first file that is not empty.
     #[schema(value_type = String, format = Binary)]
     file: Vec<u8>,
     /// Any text; repeated in the response.
@@ -115,11 +115,11 @@ struct FormBody {
 ///
 /// PNG, JPEG, GIF or WebP, detected from the content, of at most 10 MiB (unless configured otherwise) and 8,192 pixels
 /// in either direction. Appends the URL of the image to the pet's `photoUrls`, which creates a new version of the pet.
-/// `If-Match` has the ETag of the pet. With an `Idempotency-Key`, only a successful response is stored.
+/// `If-Match` and `If-None-Match` have the ETag of the pet. With an `Idempotency-Key`, only a successful response is stored.
 #[utoipa::path(
     post, path = "/pet/{petId}/uploadImage", operation_id = "uploadFile", tag = "pet",
     security(("bearer" = ["write:pets"])),
-    params(("If-Match", Header), ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$")),
+    params(("If-Match", Header), ("If-None-Match", Header), ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$")),
     request_body(
         content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream")),
         description = "The image. As bytes, its media type may also be that of the image."),
@@ -133,7 +133,7 @@ pub(super) async fn upload(
     State(state): State<AppState>,
     Path(pet): Path<PetId>,
     urls: Urls,
-    if_match: IfMatch,
+    conditions: Conditions,
     request: Request,
 ) -> Result<Response, Error> {
     let address = RequestContext::of(&request).client_address();
@@ -142,7 +142,7 @@ pub(super) async fn upload(
     // A late body fails before this timeout, so the image store must be what is slow.
     let limit = state.uploads.body.timeout + STALLED;
     let receiving =
-        tokio::time::timeout(limit, take(&mut parts, body, pet, &if_match, &state)).await;
+        tokio::time::timeout(limit, take(&mut parts, body, pet, &conditions, &state)).await;
     let (received, key) = receiving.unwrap_or(Err(Error::TimedOut))?;
     let idempotency = key.map_or_else(Idempotency::default, |key| {
         // Excludes the rest of the body, since a form has a new boundary each time.
@@ -163,7 +163,7 @@ pub(super) async fn upload(
             &task_state,
             idempotency,
             pet,
-            &if_match,
+            &conditions,
             &urls,
             received,
             &initiator,
@@ -181,7 +181,7 @@ async fn take(
     parts: &mut Parts,
     body: Body,
     pet: PetId,
-    if_match: &IfMatch,
+    conditions: &Conditions,
     state: &AppState,
 ) -> Result<(Received, Option<ClientKey>), Error> {
     let Query(query) = Query::from_request_parts(parts, &()).await?;
@@ -195,7 +195,7 @@ async fn take(
     // Fails before the body is read if there is no such pet or version, unless a stored response may have to be replayed.
     if key.is_none() {
         let stored = db::pets::find(&state.database, pet).await?;
-        if_match.check_version(stored.ok_or_else(|| no_such_pet(pet))?.version)?;
+        conditions.check_version(stored.ok_or_else(|| no_such_pet(pet))?.version)?;
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
     received.metadata = received.metadata.or(metadata);
@@ -206,7 +206,7 @@ async fn store(
     state: &AppState,
     idempotency: Idempotency,
     pet: PetId,
-    if_match: &IfMatch,
+    conditions: &Conditions,
     urls: &Urls,
     received: Received,
     initiator: &Initiator,
@@ -240,7 +240,16 @@ async fn store(
     let is_needed = AtomicBool::new(false);
     let stored = idempotency.run(&state.database, async |transaction| {
         let transaction = &mut *transaction;
-        let key = add(transaction, pet, if_match, image, &content, url, initiator).await?;
+        let key = add(
+            transaction,
+            pet,
+            conditions,
+            image,
+            &content,
+            url,
+            initiator,
+        )
+        .await?;
         is_needed.store(key == content.key, Ordering::Relaxed);
         response::json(StatusCode::OK, &body)
     });
@@ -274,7 +283,7 @@ async fn mark(database: &Database, blobs: &BlobStore) {
 async fn add(
     transaction: &mut Connection,
     pet: PetId,
-    if_match: &IfMatch,
+    conditions: &Conditions,
     image: ImageId,
     content: &Content,
     url: PhotoUrl,
@@ -282,7 +291,7 @@ async fn add(
 ) -> Result<String, Error> {
     let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
     let stored = stored.ok_or_else(|| no_such_pet(pet))?;
-    if_match.check_version(stored.version)?;
+    conditions.check_version(stored.version)?;
     if db::images::count(&mut *transaction, pet).await? >= MAX_IMAGES {
         let reason = format!("pet {pet} already has {MAX_IMAGES} images, the maximum");
         return Err(Error::Conflict(reason));

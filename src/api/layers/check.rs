@@ -15,6 +15,7 @@ use crate::{
         credentials::credentials,
         error::Error,
         extract::{is_host, is_local},
+        fields::Violations,
         request_context::RequestContext,
     },
     auth::Credentials,
@@ -82,17 +83,18 @@ pub fn validate_request(request: &Request) -> Result<(), Error> {
     broken.map_or(Ok(()), |reason| Err(Error::one_violation("Host", reason)))
 }
 
-/// Refuses `If-Match` in requests of operations without an entity tag: it could never match, and must not be ignored.
-pub fn refuse_if_match(request: &Request) -> Result<(), Error> {
+/// Refuses conditions in requests of operations without an entity tag: they could not be evaluated, and must not be ignored.
+pub fn refuse_conditions(request: &Request) -> Result<(), Error> {
     let facts = RequestContext::of(request).facts;
-    if facts.is_operation()
-        && !facts.has_entity_tag
-        && request.headers().contains_key(header::IF_MATCH)
-    {
-        let reason = "must be absent: the resource has no ETag";
-        return Err(Error::one_violation("If-Match", reason));
+    let mut violations = Violations::default();
+    if facts.is_operation() && !facts.has_entity_tag {
+        for name in ["If-Match", "If-None-Match"] {
+            if request.headers().contains_key(name) {
+                violations.add(name, "must be absent: the resource has no ETag");
+            }
+        }
     }
-    Ok(())
+    violations.finish(Some(()))
 }
 
 /// Checks that the caller has the scopes that the operation needs.

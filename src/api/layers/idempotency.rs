@@ -22,7 +22,7 @@ use crate::{
     api::{
         body::LimitedBody,
         error::Error,
-        extract::{invalid_json, require_media_type, require_plain},
+        extract::{invalid_json, require_media_type, require_plain, without_byte_order_mark},
         idempotency::{ClientKey, IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, Idempotency, PasswordHash},
         operations::{BASE, Keys},
         request_context::RequestContext,
@@ -149,7 +149,7 @@ impl IdempotencyKeys {
         struct WithPassword {
             password: Option<String>,
         }
-        let given = match serde_json::from_slice(body) {
+        let given = match serde_json::from_slice(without_byte_order_mark(body)) {
             Ok(WithPassword { password }) => password.map(Password::claimed),
             Err(_) => Some(None),
         };
@@ -175,7 +175,7 @@ fn hash_body(hash: &mut Sha256, keys: Keys, body: &[u8]) -> Result<(), serde_jso
         hash.update(body);
         return Ok(());
     }
-    let mut json = serde_json::Deserializer::from_slice(body);
+    let mut json = serde_json::Deserializer::from_slice(without_byte_order_mark(body));
     WithoutPasswords(hash).deserialize(&mut json)?;
     json.end()
 }

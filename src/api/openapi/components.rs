@@ -61,9 +61,10 @@ const PARAMETERS: &[(ParameterIn, &str, &str)] = &[
     (ParameterIn::Query, "cursor", "Position of the page, from `Link` of the previous page."),
     (ParameterIn::Header, "Idempotency-Key", "1–255 characters chosen by the client, bare or in double quotes. The \
         first response is stored for 24 hours and replayed to the same request with the same key."),
-    (ParameterIn::Header, "If-Match", "Change or delete the resource only if it has one of these ETags. Where a resource \
-        has no ETag, this header gets 400."),
-    (ParameterIn::Header, "If-None-Match", "ETags that the client has. If one of them is current, the response is 304."),
+    (ParameterIn::Header, "If-Match", "Read, change or delete the resource only if it has one of these ETags. Where a \
+        resource has no ETag, this header gets 400."),
+    (ParameterIn::Header, "If-None-Match", "Read, change or delete the resource only if it has none of these ETags; `*` is \
+        any. Otherwise a GET gets 304, and a change 412. Where a resource has no ETag, this header gets 400."),
 ];
 
 /// Error response that operations share.
@@ -105,7 +106,7 @@ pub const ERRORS: &[SharedError] = &[
     SharedError { status: "408", name: "BodyTimeout", causes: &["body"],
         description: "The body did not arrive in time." },
     SharedError { status: "412", name: "PreconditionFailed", causes: &["If-Match"],
-        description: "The resource has none of the ETags in `If-Match`; nothing changed." },
+        description: "The resource has none of the ETags in `If-Match`, or one of those in `If-None-Match`; nothing changed." },
     SharedError { status: "413", name: "BodyTooLarge", causes: &["body"],
         description: "The body is too large." },
     SharedError { status: "414", name: "UriTooLong", causes: &["always"],

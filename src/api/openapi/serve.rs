@@ -15,7 +15,9 @@ use sha2::{Digest as _, Sha256};
 use utoipa::openapi::OpenApi;
 
 use super::version_3_0;
-use crate::api::{conditional::IfNoneMatch, extract::is_local, operations::BASE, state::Links};
+use crate::api::{
+    conditional::Conditions, error::Error, extract::is_local, operations::BASE, state::Links,
+};
 
 /// Returns the document as YAML. Fails if it cannot be written.
 pub fn to_yaml(document: &OpenApi) -> serde_json::Result<String> {
@@ -55,14 +57,14 @@ where
         Ok::<_, serde_json::Error>(Unchanging::new(JSON, serde_json::to_vec(&index)?))
     };
     let (remote, local) = (index(false)?, index(has_demo_keys)?);
-    let index = get(async move |if_none_match: IfNoneMatch, request: Request| {
+    let index = get(async move |conditions: Conditions, request: Request| {
         let index = if is_local(&request) { local } else { remote };
-        index.respond(&if_none_match)
+        index.respond(&conditions)
     });
     let mut router = Router::new().route(BASE, index);
     for (name, media_type, content) in forms {
         let form = Unchanging::new(media_type, content);
-        let form = get(async move |if_none_match: IfNoneMatch| form.respond(&if_none_match));
+        let form = get(async move |conditions: Conditions| form.respond(&conditions));
         router = router.route(&format!("{BASE}/{name}"), form);
     }
     Ok(router)
@@ -85,15 +87,15 @@ impl Unchanging {
         }
     }
 
-    fn respond(self, if_none_match: &IfNoneMatch) -> Response {
+    fn respond(self, conditions: &Conditions) -> Result<Response, Error> {
         let headers = [
             (header::ETAG, format!("W/\"{}\"", self.opaque)),
             (header::CACHE_CONTROL, "no-cache".to_owned()),
         ];
-        if if_none_match.matches(&self.opaque) {
-            return (StatusCode::NOT_MODIFIED, headers).into_response();
+        if conditions.is_known(&self.opaque)? {
+            return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
         }
         let media_type = [(header::CONTENT_TYPE, self.media_type)];
-        (headers, media_type, self.content).into_response()
+        Ok((headers, media_type, self.content).into_response())
     }
 }

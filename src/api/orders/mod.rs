@@ -134,7 +134,7 @@ async fn place(
 #[utoipa::path(
     get, path = "/store/orders", operation_id = "listOrders", tag = "store", security(("bearer" = ["read:orders"])),
     params(
-        ("status" = Option<Vec<body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
+        ("status" = Option<Vec<body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
         ("limit", Query), ("cursor", Query),
     ),

@@ -41,7 +41,7 @@ struct PetPage(Vec<PetBody<'static>>);
     get, path = "/pet", operation_id = "listPets", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
         ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
-        ("status" = Option<Vec<super::body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
+        ("status" = Option<Vec<super::body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("limit" = Option<i32>, Query, description = "Maximum number of matches in the response; 20 if absent.", minimum = 1, maximum = 1_000, example = 20),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 1_400, pattern = "^[A-Za-z0-9_-]+$"),
     ),
@@ -74,7 +74,7 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     get, path = "/pet/findByStatus", operation_id = "findPetsByStatus", tag = "pet",
     security(("bearer" = ["read:pets"])),
     params(
-        ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
+        ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("limit", Query), ("cursor", Query),
     ),
     responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
@@ -99,7 +99,7 @@ pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Respo
 #[utoipa::path(
     get, path = "/pet/findByTags", operation_id = "findPetsByTags", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
-        ("tags" = inline(Vec<TagNames>), Query, description = "Tag names, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["friendly"])),
+        ("tags" = inline(Vec<TagName>), Query, description = "Tag names, repeated or separated by commas. A comma within a name is encoded: `%2C`.", min_items = 1, max_items = 100, example = json!(["friendly"])),
         ("match" = inline(Option<TagMatchParameter>), Query, description = "`any` matches pets with at least one of the tags, `all` matches pets with all of them."),
         ("limit", Query), ("cursor", Query),
     ),
@@ -110,10 +110,7 @@ pub(super) async fn by_tags(lists: Lists, Query(query): Query) -> Result<Respons
     if query.list("tags").is_empty() {
         violations.add("tags", "is required");
     }
-    let mut names: Vec<String> = paging::names(&mut violations, &query, "tags")
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let mut names = paging::names(&mut violations, &query, "tags");
     names.sort_unstable();
     names.dedup();
     // A name that no tag can have is reported, rather than matched with nothing.
@@ -135,11 +132,11 @@ pub(super) async fn by_tags(lists: Lists, Query(query): Query) -> Result<Respons
     lists.respond(next, &query, window, filter).await
 }
 
-/// Names of tags, separated by commas; no longer than a query may be.
+/// Name of a tag.
 #[derive(utoipa::ToSchema)]
-#[schema(value_type = String, min_length = 1, max_length = 8_192, pattern = r"^[^,\x00]{1,255}(,[^,\x00]{1,255}){0,99}$")]
+#[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
 #[expect(dead_code, reason = "describes the parameter, which is read as text")]
-struct TagNames(String);
+struct TagName(String);
 
 /// Matching mode of `findByTags`.
 #[derive(utoipa::ToSchema)]

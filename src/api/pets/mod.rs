@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 pub use self::body::{NewPetBody, PatchBody};
 use self::body::{PetBody, ReplacementBody};
 use super::{
-    conditional::{IfMatch, IfNoneMatch, etag},
+    conditional::{Conditions, etag},
     error::Error,
     extract::{Form, Json, MergePatch, Path, Query},
     fields::Violations,
@@ -95,7 +95,7 @@ async fn add(
 /// the pet.
 #[utoipa::path(
     put, path = "/pet", operation_id = "updatePet", tag = "pet", security(("bearer" = ["write:pets"])),
-    params(("If-Match", Header)),
+    params(("If-Match", Header), ("If-None-Match", Header)),
     request_body(content = ReplacementBody, description = "The new state of the pet."),
     responses(
         (status = 200, description = "The pet after the replacement.", body = PetBody<'static>, headers(("ETag"))),
@@ -104,12 +104,12 @@ async fn add(
 )]
 async fn replace(
     State(database): State<Database>,
-    if_match: IfMatch,
+    conditions: Conditions,
     initiator: Initiator,
     Json(body): Json<NewPetBody>,
 ) -> Result<Response, Error> {
     let (id, replacement) = body.into_replacement()?;
-    let request = change_request(id, if_match, replacement, initiator);
+    let request = change_request(id, conditions, replacement, initiator);
     changed(id, db::pets::change(&database, request).await?)
 }
 
@@ -118,7 +118,7 @@ async fn replace(
 /// With `If-None-Match`, the pet is returned only if it has changed.
 #[utoipa::path(
     get, path = "/pet/{petId}", operation_id = "getPetById", tag = "pet", security(("bearer" = ["read:pets"])),
-    params(("If-None-Match", Header)),
+    params(("If-Match", Header), ("If-None-Match", Header)),
     responses(
         (status = 200, description = "The pet.", body = PetBody<'static>, headers(("ETag"))),
         (status = 304, description = "The client already has this version.", headers(("ETag"))),
@@ -127,11 +127,11 @@ async fn replace(
 async fn get(
     State(database): State<Database>,
     Path(id): Path<PetId>,
-    if_none_match: IfNoneMatch,
+    conditions: Conditions,
 ) -> Result<Response, Error> {
     let pet = db::pets::find(&database, id).await?;
     let pet = pet.ok_or_else(|| no_such_pet(id))?;
-    if if_none_match.matches_version(pet.version) {
+    if conditions.is_version_known(pet.version)? {
         let etag = [(header::ETAG, etag(pet.version))];
         return Ok((StatusCode::NOT_MODIFIED, etag).into_response());
     }
@@ -143,7 +143,7 @@ async fn get(
 /// JSON Merge Patch (RFC 7396): fields in the body are changed, `null` removes a field, the others stay.
 #[utoipa::path(
     patch, path = "/pet/{petId}", operation_id = "patchPet", tag = "pet", security(("bearer" = ["write:pets"])),
-    params(("If-Match", Header)),
+    params(("If-Match", Header), ("If-None-Match", Header)),
     request_body(
         content((PatchBody = "application/merge-patch+json"), (PatchBody = "application/json")),
         description = "Fields of the pet to change."),
@@ -155,12 +155,12 @@ async fn get(
 async fn patch(
     State(database): State<Database>,
     Path(id): Path<PetId>,
-    if_match: IfMatch,
+    conditions: Conditions,
     initiator: Initiator,
     MergePatch(body): MergePatch<PatchBody>,
 ) -> Result<Response, Error> {
     let patch = body.into_patch(id)?;
-    let request = change_request(id, if_match, Change::Patch(patch), initiator);
+    let request = change_request(id, conditions, Change::Patch(patch), initiator);
     changed(id, db::pets::change(&database, request).await?)
 }
 
@@ -172,7 +172,7 @@ async fn patch(
     params(
         ("name" = Option<String>, Query, description = "New name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$"),
         ("status" = Option<body::StatusBody>, Query, description = "New status."),
-        ("If-Match", Header),
+        ("If-Match", Header), ("If-None-Match", Header),
     ),
     request_body(content = inline(Option<FormUpdate>), content_type = "application/x-www-form-urlencoded"),
     responses(
@@ -183,7 +183,7 @@ async fn patch(
 async fn update_with_form(
     State(database): State<Database>,
     Path(id): Path<PetId>,
-    if_match: IfMatch,
+    conditions: Conditions,
     idempotency: Idempotency,
     initiator: Initiator,
     Query(query): Query,
@@ -207,7 +207,7 @@ async fn update_with_form(
         status,
         ..PetPatch::default()
     };
-    let request = change_request(id, if_match, Change::Patch(patch), initiator);
+    let request = change_request(id, conditions, Change::Patch(patch), initiator);
     if !idempotency.has_key() {
         return changed(id, db::pets::change(&database, request).await?);
     }
@@ -236,17 +236,17 @@ struct FormUpdate {
 /// Its images are deleted, too.
 #[utoipa::path(
     delete, path = "/pet/{petId}", operation_id = "deletePet", tag = "pet", security(("bearer" = ["write:pets"])),
-    params(("If-Match", Header)),
+    params(("If-Match", Header), ("If-None-Match", Header)),
     responses((status = 200, description = "Deleted.", body = ApiResponse)),
 )]
 async fn delete(
     State(database): State<Database>,
     State(orphaned_blobs): State<OrphanedBlobs>,
     Path(id): Path<PetId>,
-    if_match: IfMatch,
+    conditions: Conditions,
     initiator: Initiator,
 ) -> Result<Response, Error> {
-    let request = change_request(id, if_match, Change::Delete, initiator);
+    let request = change_request(id, conditions, Change::Delete, initiator);
     let response = changed(id, db::pets::change(&database, request).await?)?;
     orphaned_blobs.notify();
     Ok(response)
@@ -254,13 +254,13 @@ async fn delete(
 
 fn change_request(
     id: PetId,
-    if_match: IfMatch,
+    conditions: Conditions,
     change: Change,
     initiator: Initiator,
 ) -> ChangeRequest {
     ChangeRequest {
         id,
-        expected: if_match.into_versions(),
+        conditions: conditions.into_versions(),
         change,
         initiator,
     }
@@ -272,7 +272,7 @@ fn changed(id: PetId, outcome: ChangeOutcome) -> Result<Response, Error> {
         ChangeOutcome::Changed(pet) => pet_response(StatusCode::OK, &pet),
         ChangeOutcome::Deleted => ApiResponse::deleted(&id),
         ChangeOutcome::NotFound => Err(no_such_pet(id)),
-        ChangeOutcome::VersionMismatch => Err(Error::PreconditionFailed),
+        ChangeOutcome::ConditionUnmet => Err(Error::PreconditionFailed),
         ChangeOutcome::Held(held) => Err(Error::Conflict(format!("pet {id} {held}"))),
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     },
     domain::{
         change::{Action, Initiator, Kind},
+        condition::{Conditions, Tags},
         id::PetId,
         image::ImageId,
         pet::{Change, Held, Pet, PetDetails, PetPatch, PhotoUrl, Status, Version},
@@ -40,8 +41,8 @@ pub(super) const fn number_of_elements(pet: &PetDetails) -> usize {
 pub struct ChangeRequest {
     /// Pet to change.
     pub id: PetId,
-    /// Versions that the change may be made to; `None` for any version.
-    pub expected: Option<Vec<Version>>,
+    /// Conditions on the version that it is made to.
+    pub conditions: Conditions<Version>,
     /// Change.
     pub change: Change,
     /// Who makes it.
@@ -49,15 +50,17 @@ pub struct ChangeRequest {
 }
 
 impl ChangeRequest {
-    /// Returns true if the change may be made to `version`, which is `None` if no client knows it yet.
-    fn admits(&self, version: Option<Version>) -> bool {
-        let expected = self.expected.as_ref();
-        expected.is_none_or(|versions| version.is_some_and(|it| versions.contains(&it)))
+    /// Returns the versions of which the pet must have one, or `None` for any.
+    fn any_of_column(&self) -> Option<Vec<i64>> {
+        match self.conditions.any_of.as_ref()? {
+            Tags::Any => None,
+            Tags::Listed(versions) => Some(versions.iter().map(|version| version.0).collect()),
+        }
     }
 
-    fn expected_column(&self) -> Option<Vec<i64>> {
-        let versions = self.expected.as_ref()?;
-        Some(versions.iter().map(|version| version.0).collect())
+    /// Returns true if [`replace_at_once`] may make the change.
+    const fn is_replacement(&self) -> bool {
+        matches!(self.change, Change::Replace { .. }) && self.conditions.none_of.is_none()
     }
 }
 
@@ -70,8 +73,8 @@ pub enum ChangeOutcome {
     Deleted,
     /// There is no such pet.
     NotFound,
-    /// The pet has none of the expected versions.
-    VersionMismatch,
+    /// A condition is false.
+    ConditionUnmet,
     /// The pet cannot be made available.
     Held(Held),
 }
@@ -116,7 +119,7 @@ pub async fn replace_photo_urls(
     };
     let request = ChangeRequest {
         id,
-        expected: None,
+        conditions: Conditions::NONE,
         change: Change::Patch(patch),
         initiator,
     };
@@ -134,7 +137,7 @@ impl BatchedStatement for Changes {
 
     fn needs_transaction(requests: &[ChangeRequest]) -> bool {
         match requests {
-            [only] => !matches!(only.change, Change::Replace { .. }),
+            [only] => !only.is_replacement(),
             _ => true,
         }
     }
@@ -237,7 +240,7 @@ async fn replace_at_once(
     ))
     .bind(Json(PetRow::new(Some(id), details)))
     .bind(id.get())
-    .bind(request.expected_column())
+    .bind(request.any_of_column())
     .bind(in_any_status)
     .bind(initiator.actor())
     .bind(initiator.request_id.as_deref());
@@ -338,8 +341,8 @@ impl<'a> PendingChanges<'a> {
         let Some(current) = last.and_then(|last| self.states.get(*last)) else {
             return Some(ChangeOutcome::NotFound);
         };
-        if !request.admits(current.version) {
-            return Some(ChangeOutcome::VersionMismatch);
+        if request.conditions.check(current.version.as_ref()).is_err() {
+            return Some(ChangeOutcome::ConditionUnmet);
         }
         let held = self.held.contains(&id);
         let record = |action| Record::new(Kind::Pet, &id, action, &request.initiator);
@@ -454,7 +457,10 @@ mod tests {
         let mut pending = PendingChanges::new(vec![pet], Vec::new());
         let request = |pet, expected: Option<i64>, change| ChangeRequest {
             id: id(pet),
-            expected: expected.map(|version| vec![Version(version)]),
+            conditions: Conditions {
+                any_of: expected.map(|version| Tags::Listed(vec![Version(version)])),
+                none_of: None,
+            },
             change,
             initiator: Initiator::default(),
         };
@@ -480,7 +486,7 @@ mod tests {
             outcomes[..],
             [
                 None,
-                Some(ChangeOutcome::VersionMismatch),
+                Some(ChangeOutcome::ConditionUnmet),
                 None,
                 Some(ChangeOutcome::Deleted),
                 Some(ChangeOutcome::NotFound),

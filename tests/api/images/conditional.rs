@@ -1,10 +1,11 @@
-//! Conditional uploads and deletions of images: `If-Match` (RFC 9110 §13.1.1).
+//! Conditional requests on images: `If-Match` and `If-None-Match` (RFC 9110 §13.1).
 
 use reqwest::Method;
 use serde_json::json;
 use test_support::{Call, images::png, statuses_of};
 
 use super::{ImageApp, form};
+use crate::conditional::CONDITIONS;
 
 /// Adds pet 5 and returns its ETag.
 async fn add_pet_5(app: &ImageApp) -> String {
@@ -114,4 +115,56 @@ async fn image_deletion_with_if_match_needs_the_etag_of_the_image() {
         delete().is(200).await;
         delete().await.problem(404);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_on_an_image_evaluates_both_conditions() {
+    let app = ImageApp::start().await;
+    add_pet_5(&app).await;
+    let uploaded = async || {
+        let uploaded = upload(&app, 64, false).is(200).await.json();
+        format!(
+            "/pet/5/images/{}",
+            uploaded["imageId"].as_str().expect("an id")
+        )
+    };
+    let mut path = uploaded().await;
+    for (name, form, holds) in CONDITIONS {
+        let what = format!("{name}: {form}");
+        let (allowed, unread) = match (holds, name) {
+            (true, _) => (200, 200),
+            (false, "if-match") => (412, 412),
+            (false, _) => (412, 304),
+        };
+        for query in ["", "?width=16"] {
+            let path = format!("{path}{query}");
+            let etag = app.get(&path).is(200).await.etag();
+            for method in [Method::GET, Method::HEAD] {
+                let read = app.request(method, &path);
+                let read = read.header(name, form.replace("{}", &etag)).await;
+                assert_eq!(read.status, unread, "{what}{query}: {read}");
+            }
+        }
+        for as_form in [false, true] {
+            let before = app.get("/pet/5").is(200).await;
+            let upload = upload(&app, 8, as_form);
+            let upload = upload
+                .header(name, form.replace("{}", &before.etag()))
+                .await;
+            assert_eq!(upload.status, allowed, "{what}: {upload}");
+            let is_unchanged = app.get("/pet/5").is(200).await.etag() == before.etag();
+            assert_eq!(is_unchanged, !holds, "{what}");
+        }
+        let etag = app.get(&path).is(200).await.etag();
+        let delete = app.delete(&path);
+        let delete = delete.header(name, form.replace("{}", &etag)).await;
+        assert_eq!(delete.status, allowed, "{what}: {delete}");
+        if holds {
+            path = uploaded().await;
+        }
+    }
+    let upload = upload(&app, 8, false).header("if-none-match", "5");
+    assert_eq!(upload.await.invalid_fields(), ["If-None-Match"]);
+    let delete = app.delete(&path).header("if-none-match", "5");
+    assert_eq!(delete.await.invalid_fields(), ["If-None-Match"]);
 }

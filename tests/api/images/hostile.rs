@@ -312,6 +312,11 @@ async fn upload_of_malformed_form_is_400() {
         &[][..],
         &[("name=other", &image[..])],
         &[("name=additionalMetadata", b"a")],
+        &[("name=file; filename=\"\"", b"")],
+        &[
+            ("name=a; filename=\"\"", b""),
+            ("name=file; filename=b", b""),
+        ],
     ] {
         let response = app.upload_form(pet, form(parts, "b"), "b").await;
         assert_eq!(response.invalid_fields(), ["file"], "{parts:?}");
@@ -331,6 +336,16 @@ async fn upload_of_malformed_form_is_400() {
     ];
     let response = app.upload_form(pet, form(&parts, "b"), "b").is(200).await;
     assert_eq!(response.json()["width"], 10);
+
+    // Pages send an empty file for an input in which none is chosen.
+    let parts = [
+        ("name=first; filename=\"\"", &b""[..]),
+        ("name=file", b""),
+        ("name=third; filename=b", &second),
+        ("name=fourth; filename=\"\"", b""),
+    ];
+    let response = app.upload_form(pet, form(&parts, "b"), "b").is(200).await;
+    assert_eq!(response.json()["width"], 11);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,8 +58,8 @@ public class Life {
 
         long id = pets.addPet(new PetInput().name("Rex").category(new Category().id(-1L)), null).getId();
         PetReplacement max = new PetReplacement().id(id).name("Max").status(PetStatus.AVAILABLE);
-        check(pets.updatePet(max, null).getName().equals("Max"), "not replaced");
-        check(pets.getPetById(id, null).getTags().isEmpty(), "has tags");
+        check(pets.updatePet(max, null, null).getName().equals("Max"), "not replaced");
+        check(pets.getPetById(id, null, null).getTags().isEmpty(), "has tags");
         List<PetStatus> statuses = List.of(PetStatus.AVAILABLE, PetStatus.SOLD);
         check(pets.findPetsByStatus(statuses, null, null).stream().anyMatch(pet -> pet.getId() == id), "not found");
 
@@ -68,9 +68,9 @@ public class Life {
         Consumer<HttpRequest.Builder> key = uploader.getRequestInterceptor();
         uploader.setRequestInterceptor(key.andThen(request -> request.POST(BodyPublishers.ofByteArray(image))));
         File file = new File("rex.png");
-        String uploaded = new PetApi(uploader).uploadFile(id, file, null, "from the left", null).getImageId();
-        check(Files.size(pets.getImage(id, uploaded, null, null, null, null).toPath()) == image.length, "another image");
-        pets.deleteImage(id, uploaded, null);
+        String uploaded = new PetApi(uploader).uploadFile(id, file, null, null, "from the left", null).getImageId();
+        check(Files.size(pets.getImage(id, uploaded, null, null, null, null, null).toPath()) == image.length, "another image");
+        pets.deleteImage(id, uploaded, null, null);
 
         long order = store.placeOrder(new OrderInput().petId(id).quantity(3), null).getId();
         check(store.getOrderById(order).getQuantity() == 3, "another quantity");
@@ -87,7 +87,7 @@ public class Life {
         own.logoutUser();
         fails(401, () -> own.getUserByName("java"));
         users.deleteUser("java");
-        pets.deletePet(id, null);
-        fails(404, () -> pets.getPetById(id, null));
+        pets.deletePet(id, null, null);
+        fails(404, () -> pets.getPetById(id, null, null));
     }
 }

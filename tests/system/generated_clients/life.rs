@@ -50,7 +50,7 @@ async fn main() {
     let pet = pet_api::add_pet(&admin, rex, None).await.expect("a pet");
     let mut max = PetReplacement::new(pet.id, "Max".into());
     max.tags = Some(Some(vec![tag]));
-    let replaced = pet_api::update_pet(&admin, max, None)
+    let replaced = pet_api::update_pet(&admin, max, None, None)
         .await
         .expect("replaced");
     assert_eq!(replaced.name, "Max");
@@ -66,11 +66,11 @@ async fn main() {
     let image = BASE64_STANDARD.decode(image).expect("base64");
     let path = env::temp_dir().join(format!("life-{}.png", std::process::id()));
     fs::write(&path, &image).expect("a file");
-    let uploaded = pet_api::upload_file(&admin, pet.id, path.clone(), None, None, None)
+    let uploaded = pet_api::upload_file(&admin, pet.id, path.clone(), None, None, None, None)
         .await
         .expect("an image");
     fs::remove_file(path).expect("a file");
-    let got = pet_api::get_image(&admin, pet.id, &uploaded.image_id, None, None, None, None)
+    let got = pet_api::get_image(&admin, pet.id, &uploaded.image_id, None, None, None, None, None)
         .await
         .expect("an image");
     assert_eq!(got.bytes().await.expect("bytes"), image);
@@ -122,8 +122,8 @@ async fn main() {
     user_api::delete_user(&admin, &user.username)
         .await
         .expect("deleted");
-    pet_api::delete_pet(&admin, pet.id, None)
+    pet_api::delete_pet(&admin, pet.id, None, None)
         .await
         .expect("deleted");
-    fails(404, pet_api::get_pet_by_id(&admin, pet.id, None).await);
+    fails(404, pet_api::get_pet_by_id(&admin, pet.id, None, None).await);
 }
