@@ -179,8 +179,8 @@ impl Error {
         match administration {
             Administration::Kept => Ok(()),
             Administration::Lost => Err(Self::Conflict(
-                "this would leave no administrator: a caller that is enabled, and has the scope admin and a valid key or \
-                 client"
+                "this would leave no administrator: a caller that is enabled, and has the scope admin and a key or \
+                 client that stays valid for a day"
                     .to_owned(),
             )),
         }

@@ -223,7 +223,7 @@ pub fn present<'de, D: Deserializer<'de>, T: FieldType>(field: D) -> Result<Memb
 }
 
 /// Collects the violations of a request.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Violations(Vec<Violation>);
 
 impl Violations {

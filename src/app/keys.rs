@@ -81,6 +81,7 @@ async fn store(
         // The first characters of a chosen key make the rest easier to guess.
         hint: String::new(),
         client_id: None,
+        name: None,
         scopes: None,
         expires_at: None,
     };

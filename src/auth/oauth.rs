@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::secret::{self, Secret};
 use crate::{
     db::{
-        self, Database,
+        self, Connection, Database,
         credentials::CredentialKind,
         oauth::{Client, TokenRecord},
     },
@@ -82,11 +82,11 @@ pub async fn issue(
     }
     let token = Secret::generate(CredentialKind::AccessToken)?;
     let (hash, hint) = (token.hash(), token.hint());
-    let stored = database.run(async |connection| {
-        db::oauth::insert_access_token(connection, client, &hash, &hint, scopes, lifetime).await
+    let stored = database.transact(async |transaction: &mut Connection| {
+        db::oauth::insert_access_token(transaction, client, &hash, &hint, scopes, lifetime).await
     });
-    let stored = stored.await?;
-    if !stored {
+    let is_stored: bool = stored.await?;
+    if !is_stored {
         return Err(Error::InvalidClient);
     }
     Ok(IssuedToken { token, scopes })

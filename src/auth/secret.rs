@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 use crate::{
     db::{
         SecretHash,
-        credentials::{CredentialKind, NewCredential},
+        credentials::{CredentialKind, NewCredential, ReplacedKey},
     },
     domain::{
-        caller::{CallerId, Scopes},
+        caller::{CallerId, KeyName, Scopes},
         webhook::WebhookSecret,
     },
 };
@@ -119,8 +119,22 @@ impl NewSecret {
             hash: self.secret.hash(),
             hint: self.secret.hint(),
             client_id: self.client_id.clone(),
+            name: None,
             scopes,
             expires_at,
+        }
+    }
+
+    /// Returns what is stored of a key that replaces another, which has the same lifetime unless `expires_at` is given.
+    pub fn replacement(
+        &self,
+        old: &ReplacedKey,
+        expires_at: Option<DateTime<Utc>>,
+    ) -> NewCredential {
+        let expires_at = expires_at.or(old.same_expiry);
+        NewCredential {
+            name: old.name.clone().map(KeyName::from_stored),
+            ..self.credential(old.caller, old.scopes, expires_at)
         }
     }
 }

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
-    credentials::{scope_names, time, time_or_dash, unknown_caller, warn_if_lost},
+    credentials::{keep_administrator, scope_names, time, time_or_dash, unknown_caller},
     output::{Error, print, table},
     session::{with_connection, with_database},
 };
@@ -61,6 +61,9 @@ pub enum Callers {
         /// New scopes, all of them: read:pets, write:pets, read:orders, write:orders, read:changes, admin
         #[arg(required = true, value_name = "SCOPE")]
         scopes: Vec<Scope>,
+        /// Do so even if no administrator is left
+        #[arg(long)]
+        force: bool,
     },
     /// Refuse all credentials of a caller, and an issuer's tokens for it, within a second
     ///
@@ -69,6 +72,9 @@ pub enum Callers {
     Disable {
         /// Name of the caller, as listed by: pet-inventory callers list
         name: CallerName,
+        /// Do so even if no administrator is left
+        #[arg(long)]
+        force: bool,
     },
     /// Accept the credentials of a disabled caller again
     ///
@@ -84,6 +90,9 @@ pub enum Callers {
     Delete {
         /// Name of the caller
         name: CallerName,
+        /// Do so even if no administrator is left
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -127,7 +136,7 @@ impl Callers {
                     plan: Some(plan),
                     ..CallerChange::default()
                 };
-                change(config, &name, new).await?;
+                change(config, &name, new, true).await?;
                 let value = json!({"name": name.as_str(), "plan": plan.as_str()});
                 print(
                     json,
@@ -135,19 +144,23 @@ impl Callers {
                     &value,
                 )
             }
-            Self::SetScopes { name, scopes } => {
+            Self::SetScopes {
+                name,
+                scopes,
+                force,
+            } => {
                 let scopes: Scopes = scopes.into_iter().collect();
                 let new = CallerChange {
                     scopes: Some(scopes),
                     ..CallerChange::default()
                 };
-                change(config, &name, new).await?;
+                change(config, &name, new, force).await?;
                 let value = json!({"name": name.as_str(), "scopes": scope_names(scopes)});
                 let text = format!("caller {name} has the scopes: {scopes}");
                 print(json, text, &value)
             }
-            Self::Disable { name } => {
-                set_disabled(config, &name, true).await?;
+            Self::Disable { name, force } => {
+                set_disabled(config, &name, true, force).await?;
                 let text = format!(
                     "caller {name} is disabled; to accept its credentials again: pet-inventory callers enable '{name}'"
                 );
@@ -158,11 +171,11 @@ impl Callers {
                 )
             }
             Self::Enable { name } => {
-                set_disabled(config, &name, false).await?;
+                set_disabled(config, &name, false, true).await?;
                 let value = json!({"name": name.as_str(), "disabled": false});
                 print(json, format_args!("caller {name} is enabled"), &value)
             }
-            Self::Delete { name } => delete(config, &name, json).await,
+            Self::Delete { name, force } => delete(config, &name, force, json).await,
         }
     }
 }
@@ -217,38 +230,52 @@ async fn usage(config: &Config, name: &CallerName, json: bool) -> Result<(), Err
 /// Width of the bar of the busiest day.
 const BAR_WIDTH: i64 = 40;
 
-async fn set_disabled(config: &Config, name: &CallerName, is_disabled: bool) -> Result<(), Error> {
+async fn set_disabled(
+    config: &Config,
+    name: &CallerName,
+    is_disabled: bool,
+    force: bool,
+) -> Result<(), Error> {
     let new = CallerChange {
         is_disabled: Some(is_disabled),
         ..CallerChange::default()
     };
-    change(config, name, new).await
+    change(config, name, new, force).await
 }
 
-async fn change(config: &Config, name: &CallerName, new: CallerChange) -> Result<(), Error> {
-    transact(config, name, async |transaction, id| {
+async fn change(
+    config: &Config,
+    name: &CallerName,
+    new: CallerChange,
+    force: bool,
+) -> Result<(), Error> {
+    transact(config, name, force, async |transaction, id| {
         db::callers::change(transaction, id, new, &Initiator::operator()).await
     })
     .await
 }
 
-/// Does `work` on the caller with this name in a transaction. Fails if `work` returns `None`: there is no such caller.
+/// Does `work` on the caller with this name in a transaction. Fails if `work` returns `None`: there is no such caller; and, unless
+/// `force` is set, if no administrator would be left.
 async fn transact(
     config: &Config,
     name: &CallerName,
+    force: bool,
     work: impl AsyncFn(&mut Connection, CallerId) -> Result<Option<Administration>, db::Error>,
 ) -> Result<(), Error> {
-    let work =
-        async |transaction: &mut Connection| match db::callers::find(transaction, name).await? {
-            Some(caller) => work(transaction, caller.id).await,
-            None => Ok(None),
-        };
-    let done = with_database(config, async |database| Ok(database.transact(work).await?)).await?;
-    warn_if_lost(done.ok_or_else(|| unknown_caller(name))?);
-    Ok(())
+    with_database(config, async |database| {
+        let done = database.transact(async |transaction: &mut Connection| {
+            let caller = db::callers::find(transaction, name).await?;
+            let caller = caller.ok_or_else(|| unknown_caller(name))?;
+            let administration = work(transaction, caller.id).await?;
+            keep_administrator(administration.ok_or_else(|| unknown_caller(name))?, force)
+        });
+        done.await
+    })
+    .await
 }
 
-async fn delete(config: &Config, name: &CallerName, json: bool) -> Result<(), Error> {
+async fn delete(config: &Config, name: &CallerName, force: bool, json: bool) -> Result<(), Error> {
     if name.is_of_an_issuer() {
         return Err(format!(
             "the next token of its issuer would create caller {name} again; \
@@ -256,7 +283,7 @@ async fn delete(config: &Config, name: &CallerName, json: bool) -> Result<(), Er
         )
         .into());
     }
-    transact(config, name, async |transaction, id| {
+    transact(config, name, force, async |transaction, id| {
         let deleted = db::callers::delete(transaction, id, &Initiator::operator()).await?;
         Ok(deleted.map(|deleted| deleted.administration))
     })

@@ -28,6 +28,9 @@ pub enum Clients {
     Revoke {
         /// Id of the client, as listed by: pet-inventory clients list
         id: CredentialId,
+        /// Do so even if no administrator is left
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -36,7 +39,7 @@ impl Clients {
         const KIND: CredentialKind = CredentialKind::ClientSecret;
         match self {
             Self::Create { owner } => {
-                let created = owner.create(config, KIND, None).await?;
+                let created = owner.create(config, KIND, None, None).await?;
                 let text = format!(
                     "Caller         {} (plan {})\nId             {}\nclient_id      {}\nclient_secret  {}\n\n\
                      This is the only time the secret is shown. Get a token with it:\n\
@@ -50,7 +53,9 @@ impl Clients {
                 print(json, text, &created.to_json("client_secret")?)
             }
             Self::List => credentials::list(config, KIND, None, json).await,
-            Self::Revoke { id } => credentials::revoke(config, KIND, "client", id, json).await,
+            Self::Revoke { id, force } => {
+                credentials::revoke(config, KIND, ("client", id), force, json).await
+            }
         }
     }
 }

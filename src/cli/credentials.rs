@@ -16,10 +16,12 @@ use crate::{
     config::Config,
     db::{
         self, Administration, Connection,
-        credentials::{CredentialKind, CredentialRecord},
+        credentials::{
+            CredentialKind, CredentialRecord, NewCredential, ReplacedKey, RotateOutcome,
+        },
     },
     domain::{
-        caller::{CallerId, CallerName, Scope, Scopes},
+        caller::{CallerId, CallerName, KeyName, Scope, Scopes},
         change::Initiator,
         id::CredentialId,
         plan::Plan,
@@ -87,6 +89,7 @@ impl Owner {
         self,
         config: &Config,
         kind: CredentialKind,
+        key_name: Option<KeyName>,
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<Created, Error> {
         let new = NewSecret::generate(kind)?;
@@ -95,7 +98,10 @@ impl Owner {
         let created = with_database(config, async |database| {
             let created = database.transact(async |transaction: &mut Connection| {
                 let (caller, plan) = self.caller(transaction, scopes).await?;
-                let credential = new.credential(caller, scopes, expires_at);
+                let credential = NewCredential {
+                    name: key_name.clone(),
+                    ..new.credential(caller, scopes, expires_at)
+                };
                 let initiator = Initiator::operator();
                 let id = db::credentials::insert(transaction, credential, &initiator).await?;
                 Ok::<_, Error>((id.ok_or(NOT_UNIQUE)?, plan))
@@ -122,6 +128,9 @@ impl Owner {
     ) -> Result<(CallerId, Plan), Error> {
         let name = &self.caller;
         if let Some(known) = db::callers::find(&mut *transaction, name).await? {
+            let kept = db::callers::keep(&mut *transaction, known.id).await?;
+            let known =
+                kept.ok_or("another command has just deleted this caller; run the command again")?;
             let plan = known.plan;
             if let Some(wanted) = self.plan.filter(|wanted| *wanted != plan) {
                 return Err(format!(
@@ -158,26 +167,55 @@ impl Owner {
 
 const NOT_UNIQUE: &str = "failed to generate a unique secret; run the command again";
 
-/// Creates an API key with the caller and the scopes of another, which expires at `until`.
+/// Expiry of a key that replaces another.
+#[derive(Debug, Clone, Copy)]
+pub enum Expiry {
+    /// It has the lifetime of the other.
+    AsBefore,
+    /// It does not expire.
+    Never,
+    /// It expires then.
+    At(DateTime<Utc>),
+}
+
+/// Creates an API key with the caller, the name and the scopes of another, which expires at `until`.
 pub async fn rotate(
     config: &Config,
     id: CredentialId,
     until: DateTime<Utc>,
-    expires_at: Option<DateTime<Utc>>,
+    expiry: Expiry,
+    force: bool,
 ) -> Result<Created, Error> {
     let secret = NewSecret::generate(CredentialKind::ApiKey)?;
     let rotated = with_database(config, async |database| {
         let rotated = database.transact(async |transaction: &mut Connection| {
-            let new = |caller, scopes| secret.credential(caller, scopes, expires_at);
+            let new = |old: &ReplacedKey| {
+                let replacement = secret.replacement(old, None);
+                let expires_at = match expiry {
+                    Expiry::AsBefore => replacement.expires_at,
+                    Expiry::Never => None,
+                    Expiry::At(time) => Some(time),
+                };
+                NewCredential {
+                    expires_at,
+                    ..replacement
+                }
+            };
             let initiator = Initiator::operator();
-            let rotated = db::credentials::rotate(transaction, id, until, new, &initiator).await?;
-            let (old, new) = rotated.ok_or_else(|| {
-                format!(
-                    "key {id} does not exist, or is revoked or expired; \
-                     see: pet-inventory keys list"
+            match db::credentials::rotate(transaction, id, until, new, &initiator).await? {
+                RotateOutcome::Rotated(old, new, administration) => {
+                    keep_administrator(administration, force)?;
+                    Ok((old, new))
+                }
+                RotateOutcome::NotFound => Err(Error::from(format!(
+                    "key {id} does not exist, or is revoked or expired; see: pet-inventory keys list"
+                ))),
+                RotateOutcome::AlreadyRotated => Err(format!(
+                    "key {id} has been replaced by another; see: pet-inventory keys list"
                 )
-            })?;
-            Ok::<_, Error>((old, new.ok_or(NOT_UNIQUE)?))
+                .into()),
+                RotateOutcome::NotUnique => Err(NOT_UNIQUE.into()),
+            }
         });
         rotated.await
     });
@@ -185,9 +223,9 @@ pub async fn rotate(
     Ok(Created {
         caller: old.caller_name,
         plan: old.plan.as_str(),
-        id: new.get(),
+        id: new.id.get(),
         client_id: None,
-        expires_at: expires_at.map(time),
+        expires_at: new.expires_at.map(time),
         replaced: Some(Replaced {
             id: id.get(),
             expires_at: time(old.expires_at),
@@ -196,14 +234,17 @@ pub async fn rotate(
     })
 }
 
-/// Warns on stderr if a command has taken away the last administrator.
-pub fn warn_if_lost(administration: Administration) {
-    if administration == Administration::Lost {
-        eprintln!(
-            "warning: no caller is enabled, has the scope admin, and has a valid key or client; to create one: \
-             pet-inventory keys create --caller administrator --plan enterprise --scope admin"
-        );
+/// Fails if a command takes away the last administrator, unless `force` is set.
+pub fn keep_administrator(administration: Administration, force: bool) -> Result<(), Error> {
+    if administration == Administration::Kept || force {
+        return Ok(());
     }
+    Err(
+        "this would leave no administrator: a caller that is enabled, and has the scope admin and a key or client that stays valid \
+         for a day. Create another first: pet-inventory keys create --caller administrator --plan enterprise --scope admin; or \
+         repeat the command with --force"
+            .into(),
+    )
 }
 
 pub fn unknown_caller(name: &CallerName) -> Error {
@@ -232,10 +273,11 @@ pub async fn list(
     let records = records.iter();
     let value = (records.clone().map(|record| to_json(record, has_uses))).collect();
     let mut heading = vec![
-        "ID", "NAME", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
+        "ID", "SECRET", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
     ];
     if has_uses {
         heading.insert(LAST_USED, "LAST USED");
+        heading.insert(NAME, "NAME");
     }
     let rows = records.map(|record| to_row(record, has_uses));
     print(json, table(&heading, rows), &value)
@@ -245,21 +287,22 @@ pub async fn list(
 pub async fn revoke(
     config: &Config,
     kind: CredentialKind,
-    what: &str,
-    id: CredentialId,
+    (what, id): (&str, CredentialId),
+    force: bool,
     json: bool,
 ) -> Result<(), Error> {
-    let revoked = with_database(config, async |database| {
-        let revoked = database.transact(async |transaction| {
-            db::credentials::revoke(transaction, kind, id, &Initiator::operator()).await
+    with_database(config, async |database| {
+        let revoked = database.transact(async |transaction: &mut Connection| {
+            let initiator = Initiator::operator();
+            let revoked = db::credentials::revoke(transaction, kind, id, &initiator).await?;
+            let administration = revoked.ok_or_else(|| {
+                format!("{what} {id} does not exist or is already revoked; see: pet-inventory {what}s list")
+            })?;
+            keep_administrator(administration, force)
         });
-        Ok(revoked.await?)
+        revoked.await
     })
     .await?;
-    let administration = revoked.ok_or_else(|| {
-        format!("{what} {id} does not exist or is already revoked; see: pet-inventory {what}s list")
-    })?;
-    warn_if_lost(administration);
     let value = json!({"id": id.get(), "revoked": true});
     print(json, format_args!("{what} {id} is revoked"), &value)
 }
@@ -279,7 +322,8 @@ pub fn time_or_dash(moment: Option<DateTime<Utc>>) -> String {
     moment.map_or_else(|| "-".to_owned(), time)
 }
 
-/// Column of the last use, which only API keys have.
+/// Columns of the name and, without that, of the last use, which only API keys have.
+const NAME: usize = 2;
 const LAST_USED: usize = 7;
 
 fn to_json(record: &CredentialRecord, has_uses: bool) -> Value {
@@ -298,19 +342,20 @@ fn to_json(record: &CredentialRecord, has_uses: bool) -> Value {
     }
     if has_uses {
         json["lastUsedAt"] = json!(record.last_used_at.map(time));
+        json["name"] = json!(record.name);
     }
     json
 }
 
 fn to_row(record: &CredentialRecord, has_uses: bool) -> Vec<String> {
-    let name = match (&record.client_id, record.hint.as_str()) {
+    let secret = match (&record.client_id, record.hint.as_str()) {
         (Some(client_id), _) => client_id.clone(),
         (None, "") => "(chosen)".to_owned(),
         (None, hint) => format!("{hint}…"),
     };
     let mut row = vec![
         record.id.to_string(),
-        name,
+        secret,
         record.caller.clone(),
         record.plan.to_string(),
         time(record.created_at),
@@ -320,6 +365,7 @@ fn to_row(record: &CredentialRecord, has_uses: bool) -> Vec<String> {
     ];
     if has_uses {
         row.insert(LAST_USED, time_or_dash(record.last_used_at));
+        row.insert(NAME, record.name.clone().unwrap_or_else(|| "-".to_owned()));
     }
     row
 }

@@ -6,13 +6,16 @@ use chrono::{DateTime, Utc};
 use clap::Subcommand;
 
 use super::{
-    credentials::{self, Created, Owner},
+    credentials::{self, Created, Expiry, Owner},
     output::{Error, print},
 };
 use crate::{
     config::Config,
     db::credentials::CredentialKind,
-    domain::{caller::CallerName, id::CredentialId},
+    domain::{
+        caller::{CallerName, KeyName},
+        id::CredentialId,
+    },
 };
 
 #[derive(Debug, Subcommand)]
@@ -23,11 +26,14 @@ pub enum Keys {
     Create {
         #[command(flatten)]
         owner: Owner,
+        /// Name of the key, for people, such as "till 3"
+        #[arg(long, value_name = "TEXT")]
+        name: Option<KeyName>,
         /// Lifetime of the key, such as 90d or 12h, or never; default: auth.api_key_lifetime, or never
         #[arg(long, value_name = "DURATION")]
         expires: Option<Lifetime>,
     },
-    /// Replace an API key by another with the same caller and scopes; both are valid for a while
+    /// Replace an API key by another with the same caller, name and scopes; both are valid for a while
     ///
     /// Give the new key to the clients during the overlap. To end the old key earlier, use: pet-inventory keys revoke. With
     /// --json: {"caller":…,"plan":…,"id":…,"expiresAt":…,"replaced":{"id":…,"expiresAt":…},"key":…}
@@ -37,14 +43,17 @@ pub enum Keys {
         /// Time for which the old key stays valid, such as 24h or 15m, unless it expires earlier
         #[arg(long, value_name = "DURATION", default_value = "24h")]
         overlap: humantime::Duration,
-        /// Lifetime of the new key, such as 90d or 12h, or never; default: auth.api_key_lifetime, or never
+        /// Lifetime of the new key, such as 90d or 12h, or never; default: that of the old one
         #[arg(long, value_name = "DURATION")]
         expires: Option<Lifetime>,
+        /// Do so even if no administrator is left
+        #[arg(long)]
+        force: bool,
     },
     /// List all API keys or those of a caller, with their last use to the minute, without their secrets
     ///
     /// With --json, an array of {"id":…,"hint":…,"caller":…,"plan":…,"scopes":[…],"createdAt":…,"expiresAt":…,
-    /// "revokedAt":…,"lastUsedAt":…}
+    /// "revokedAt":…,"lastUsedAt":…,"name":…}
     List {
         /// Caller whose keys are listed; default: all callers
         #[arg(long, value_name = "NAME")]
@@ -56,6 +65,9 @@ pub enum Keys {
     Revoke {
         /// Id of the key, as listed by: pet-inventory keys list
         id: CredentialId,
+        /// Do so even if no administrator is left
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -83,21 +95,32 @@ impl Keys {
     pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
         const KIND: CredentialKind = CredentialKind::ApiKey;
         match self {
-            Self::Create { owner, expires } => {
+            Self::Create {
+                owner,
+                name,
+                expires,
+            } => {
                 let expires_at = expiry(config, expires)?;
-                show(&owner.create(config, KIND, expires_at).await?, json)
+                show(&owner.create(config, KIND, name, expires_at).await?, json)
             }
             Self::Rotate {
                 id,
                 overlap,
                 expires,
+                force,
             } => {
-                let (until, expires_at) = (from_now(*overlap)?, expiry(config, expires)?);
-                let created = credentials::rotate(config, id, until, expires_at).await?;
+                let until = from_now(*overlap)?;
+                let expiry = match expires {
+                    None => Expiry::AsBefore,
+                    Some(_) => expiry(config, expires)?.map_or(Expiry::Never, Expiry::At),
+                };
+                let created = credentials::rotate(config, id, until, expiry, force).await?;
                 show(&created, json)
             }
             Self::List { caller } => credentials::list(config, KIND, caller.as_ref(), json).await,
-            Self::Revoke { id } => credentials::revoke(config, KIND, "key", id, json).await,
+            Self::Revoke { id, force } => {
+                credentials::revoke(config, KIND, ("key", id), force, json).await
+            }
         }
     }
 }

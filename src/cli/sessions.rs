@@ -26,7 +26,9 @@ impl Sessions {
         const KIND: CredentialKind = CredentialKind::Session;
         match self {
             Self::List => credentials::list(config, KIND, None, json).await,
-            Self::Revoke { id } => credentials::revoke(config, KIND, "session", id, json).await,
+            Self::Revoke { id } => {
+                credentials::revoke(config, KIND, ("session", id), true, json).await
+            }
         }
     }
 }

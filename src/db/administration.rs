@@ -3,8 +3,8 @@
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::caller::CallerId;
 
-/// Whether the service still has an administrator: a caller that is enabled, and has the scope `admin` and a valid key or
-/// client with it.
+/// Whether the service still has an administrator: a caller that is enabled, and has the scope `admin` and a key or client with it
+/// that stays valid for a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Administration {
     /// It has one, or this change takes none away.
@@ -23,19 +23,19 @@ macro_rules! administrator {
              select from credentials
              where caller_id = callers.id and kind in ('api_key', 'client_secret')
                and (credentials.scopes is null or credentials.scopes @> '{admin}')
-               and revoked_at is null and (expires_at is null or expires_at > now())
+               and revoked_at is null and (expires_at is null or expires_at > now() + interval '1 day')
          )"
     };
 }
 
 impl Administration {
-    /// Returns the state after a change in this transaction, which has taken an administrator away if `is_one_less`. Until
-    /// the transaction ends, others wait here, so that two cannot take away the last two.
+    /// Returns the state after a change in this transaction of a caller that was an administrator before, or not. Until the
+    /// transaction ends, others wait here, so that two cannot take away the last two.
     pub(super) async fn after(
         transaction: &mut Connection,
-        is_one_less: bool,
+        was_administrator: bool,
     ) -> Result<Self, Error> {
-        if !is_one_less {
+        if !was_administrator {
             return Ok(Self::Kept);
         }
         // A statement of its own, so that the next one sees what others have committed meanwhile.

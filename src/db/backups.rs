@@ -23,7 +23,7 @@ pub const TABLES: [(&str, &str); 16] = [
     ("callers", "id, name, plan, scopes, created_at, disabled_at"),
     (
         "credentials",
-        "id, caller_id, kind, hash, hint, scopes, created_at, expires_at, revoked_at, client_id, issued_by, last_used_at",
+        "id, caller_id, kind, hash, hint, scopes, created_at, expires_at, revoked_at, client_id, issued_by, last_used_at, name, rotated_at",
     ),
     (
         "pets",
@@ -83,7 +83,11 @@ pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
         };
         since <= schema
     });
-    tables.collect()
+    let columns = |(table, columns): (&'static str, &'static str)| match table {
+        "credentials" if schema < 119 => (table, columns.trim_end_matches(", name, rotated_at")),
+        _ => (table, columns),
+    };
+    tables.map(columns).collect()
 }
 
 /// Credentials in a backup. Sessions and access tokens are left out: they are short-lived, and one that was revoked after

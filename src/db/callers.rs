@@ -13,7 +13,7 @@ use super::{
     record::{self, Record, recorded},
 };
 use crate::domain::{
-    caller::{Caller, CallerId, CallerName, Scope, Scopes},
+    caller::{Caller, CallerId, CallerName, Scopes},
     change::{Action, Initiator, Kind},
     end_of_prefix,
     plan::Plan,
@@ -55,7 +55,7 @@ pub async fn insert(
          ), ",
         recorded!(
             "select 'caller', id::text, 'created', null, null, $4, $5,
-                    jsonb_build_object('plan', jsonb_build_array(null, plan))
+                    jsonb_build_object('plan', jsonb_build_array(null, plan), 'scopes', to_jsonb($3::text[]))
              from inserted"
         ),
         "
@@ -85,6 +85,17 @@ pub async fn find_by_id(
 ) -> Result<Option<CallerRecord>, Error> {
     let query = sqlx::query_as(AssertSqlSafe(format!("{RECORDS} where id = $1")));
     with_timeout(query.bind(id.0).fetch_optional(connection)).await
+}
+
+/// Returns the caller with this identifier, which is not deleted before the transaction ends.
+pub async fn keep(
+    transaction: &mut Connection,
+    id: CallerId,
+) -> Result<Option<CallerRecord>, Error> {
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "{RECORDS} where id = $1 for key share of callers"
+    )));
+    with_timeout(query.bind(id.0).fetch_optional(transaction)).await
 }
 
 /// Returns the first `limit` callers after `after` with names that begin with `prefix`, by name.
@@ -203,10 +214,7 @@ pub async fn change(
         let record = record.with_data(Some(data.into()));
         record::write(transaction, &[record]).await?;
     }
-    let is_disabled = change.is_disabled.unwrap_or(is_disabled);
-    let is_one = !is_disabled && change.scopes.unwrap_or(scopes).contains(Scope::Admin);
-    let is_one_less = was_one && !is_one;
-    let administration = Administration::after(transaction, is_one_less).await?;
+    let administration = Administration::after(transaction, was_one).await?;
     Ok(Some(administration))
 }
 
@@ -231,7 +239,7 @@ pub async fn delete(
     let account: Option<UserId> =
         with_timeout(query.bind(id.0).fetch_optional(&mut *transaction)).await?;
     // A credential that is being inserted is committed before this lock, and deleted by the next statement.
-    let Some(is_one_less) = is_administrator(transaction, id).await? else {
+    let Some(was_one) = is_administrator(transaction, id).await? else {
         return Ok(None);
     };
     let query = sqlx::query_scalar(concat!(
@@ -257,7 +265,7 @@ pub async fn delete(
     let mut records = vec![deleted(Kind::Caller, id.0)];
     records.extend(account.map(|user| deleted(Kind::User, user.0).owned_by(Some(id))));
     record::write(transaction, &records).await?;
-    let administration = Administration::after(transaction, is_one_less).await?;
+    let administration = Administration::after(transaction, was_one).await?;
     Ok(Some(Deleted {
         hashes,
         administration,

@@ -2,7 +2,8 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde_json::json;
 use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
     record::{self, Record},
 };
 use crate::domain::{
-    caller::{Caller, CallerId, Scopes},
+    caller::{Caller, CallerId, KeyName, Scopes},
     change::{Action, Initiator, Kind},
     id::CredentialId,
     plan::Plan,
@@ -67,14 +68,16 @@ pub struct NewCredential {
     pub hint: String,
     /// Public identifier of the client; `None` for an API key.
     pub client_id: Option<String>,
+    /// Name of an API key, for people.
+    pub name: Option<KeyName>,
     /// Limit on the scopes of the caller; `None` for all of them.
     pub scopes: Option<Scopes>,
     /// Expiry; `None` for never.
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// Inserts an API key or a client secret and returns its identifier. Returns `None` if the same secret is already
-/// stored.
+/// Inserts an API key or a client secret of a caller that the transaction has inserted or keeps, and returns its identifier.
+/// Returns `None` if the same secret is already stored.
 pub async fn insert(
     transaction: &mut Connection,
     credential: NewCredential,
@@ -84,24 +87,37 @@ pub async fn insert(
         None => CredentialKind::ApiKey,
         Some(_) => CredentialKind::ClientSecret,
     };
-    let query = sqlx::query_scalar(
-        "insert into credentials (caller_id, kind, hash, hint, client_id, scopes, expires_at)
-         values ($1, $2, $3, $4, $5, $6, $7)
+    let query = sqlx::query_as(
+        "insert into credentials (caller_id, kind, hash, hint, client_id, name, scopes, expires_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8)
          on conflict (hash) do nothing
-         returning id",
+         returning id, coalesce(scopes, (select scopes from callers where id = caller_id))",
     )
     .bind(credential.caller.0)
     .bind(kind.as_str())
     .bind(credential.hash)
     .bind(credential.hint)
     .bind(credential.client_id)
+    .bind(credential.name.as_ref().map(KeyName::as_str))
     .bind(credential.scopes.map(codec::scope_names))
     .bind(credential.expires_at);
-    let inserted: Option<CredentialId> =
+    let inserted: Option<(CredentialId, Scopes)> =
         with_timeout(query.fetch_optional(&mut *transaction)).await?;
-    let created = inserted.map(|id| (id, kind, credential.caller));
-    record(transaction, created.as_slice(), Action::Created, initiator).await?;
-    Ok(inserted)
+    let Some((id, scopes)) = inserted else {
+        return Ok(None);
+    };
+    let mut data = json!({"caller": credential.caller.0, "scopes": codec::scope_names(scopes)});
+    if let Some(expires_at) = credential.expires_at {
+        data["expiresAt"] = json!(rfc3339(expires_at));
+    }
+    let kind = kind.recorded().unwrap_or(Kind::Key);
+    let record = Record::new(kind, &id, Action::Created, initiator).with_data(Some(data));
+    record::write(transaction, &[record]).await?;
+    Ok(Some(id))
+}
+
+fn rfc3339(time: DateTime<Utc>) -> String {
+    time.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// Caller that a valid credential authenticates.
@@ -202,6 +218,8 @@ pub struct CredentialRecord {
     pub id: CredentialId,
     /// First characters of a generated secret; empty for a chosen one.
     pub hint: String,
+    /// Name of an API key.
+    pub name: Option<String>,
     /// Public identifier of the client.
     pub client_id: Option<String>,
     /// Caller.
@@ -235,7 +253,7 @@ pub async fn list(
     macro_rules! list {
         ($from:literal) => {
             concat!(
-                "select credentials.id, hint, client_id, caller_id, callers.name as caller, plan,
+                "select credentials.id, hint, credentials.name, client_id, caller_id, callers.name as caller, plan,
                         callers.scopes, credentials.scopes as own_scopes,
                         credentials.created_at, expires_at, revoked_at, last_used_at
                  from ",
@@ -275,39 +293,97 @@ pub struct ReplacedKey {
     pub caller_name: String,
     /// Plan of its caller.
     pub plan: Plan,
+    /// Its name.
+    pub name: Option<String>,
     /// Limit on the scopes of its caller; `None` for all of them.
     pub scopes: Option<Scopes>,
     /// Its new expiry.
     pub expires_at: DateTime<Utc>,
+    /// Expiry of a key that is created now, with the same lifetime; `None` for never.
+    pub same_expiry: Option<DateTime<Utc>>,
 }
 
-/// Replaces an API key by another, `new`, with the same caller and scopes. Lets the old one expire at `until`, unless it expires
-/// earlier. Returns it and the identifier of the new one, or `None` if there is no valid key with this `id`.
+/// API key that has replaced another one.
+#[derive(Debug, Clone, Copy)]
+pub struct NewKey {
+    /// Identifier.
+    pub id: CredentialId,
+    /// Expiry; `None` for never.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+/// Outcome of a rotation.
+#[derive(Debug)]
+pub enum RotateOutcome {
+    /// The key was replaced by this one.
+    Rotated(ReplacedKey, NewKey, Administration),
+    /// There is no valid key with this identifier.
+    NotFound,
+    /// Another key has replaced it already.
+    AlreadyRotated,
+    /// The new secret is already stored.
+    NotUnique,
+}
+
+/// Replaces an API key by another, `new`, with the same caller. Lets the old one expire at `until`, unless it expires earlier.
 pub async fn rotate(
     transaction: &mut Connection,
     id: CredentialId,
     until: DateTime<Utc>,
-    new: impl FnOnce(CallerId, Option<Scopes>) -> NewCredential,
+    new: impl FnOnce(&ReplacedKey) -> NewCredential,
     initiator: &Initiator,
-) -> Result<Option<(ReplacedKey, Option<CredentialId>)>, Error> {
+) -> Result<RotateOutcome, Error> {
+    let Some(was_administrator) = owner_is_administrator(transaction, id).await? else {
+        return Ok(RotateOutcome::NotFound);
+    };
     let query = sqlx::query_as(
-        "update credentials set expires_at = least(expires_at, $2)
-         from callers
-         where callers.id = caller_id and credentials.id = $1 and kind = 'api_key'
-           and revoked_at is null and (expires_at is null or expires_at > now())
-         returning caller_id as caller, callers.name as caller_name, plan, credentials.scopes, expires_at",
+        "update credentials set expires_at = least(old.expires_at, $2), rotated_at = now()
+         from (select * from credentials where id = $1 for update) old join callers on callers.id = old.caller_id
+         where credentials.id = old.id and old.kind = 'api_key' and old.revoked_at is null and old.rotated_at is null
+           and (old.expires_at is null or old.expires_at > now())
+         returning old.caller_id as caller, callers.name as caller_name, plan, old.name, old.scopes, credentials.expires_at,
+                   now() + (old.expires_at - old.created_at) as same_expiry",
     );
     let query = query.bind(id.get()).bind(until);
     let replaced: Option<ReplacedKey> =
         with_timeout(query.fetch_optional(&mut *transaction)).await?;
     let Some(replaced) = replaced else {
-        return Ok(None);
+        let query = sqlx::query_scalar(
+            "select exists (select from credentials where id = $1 and rotated_at is not null and revoked_at is null
+                                                      and (expires_at is null or expires_at > now()))",
+        );
+        let is_rotated = with_timeout(query.bind(id.get()).fetch_one(transaction)).await?;
+        return Ok(if is_rotated {
+            RotateOutcome::AlreadyRotated
+        } else {
+            RotateOutcome::NotFound
+        });
     };
-    let old = (id, CredentialKind::ApiKey, replaced.caller);
-    record(transaction, &[old], Action::Changed, initiator).await?;
-    let new = new(replaced.caller, replaced.scopes);
-    let new = insert(transaction, new, initiator).await?;
-    Ok(Some((replaced, new)))
+    let data = json!({"caller": replaced.caller.0, "expiresAt": rfc3339(replaced.expires_at)});
+    let record = Record::new(Kind::Key, &id, Action::Changed, initiator).with_data(Some(data));
+    record::write(transaction, &[record]).await?;
+    let new = new(&replaced);
+    let expires_at = new.expires_at;
+    let Some(id) = insert(transaction, new, initiator).await? else {
+        return Ok(RotateOutcome::NotUnique);
+    };
+    let new = NewKey { id, expires_at };
+    let administration = Administration::after(transaction, was_administrator).await?;
+    Ok(RotateOutcome::Rotated(replaced, new, administration))
+}
+
+/// Returns true if the caller of a credential is an administrator, as [`is_administrator`] does, or `None` if there is no such
+/// credential.
+async fn owner_is_administrator(
+    transaction: &mut Connection,
+    id: CredentialId,
+) -> Result<Option<bool>, Error> {
+    let query = sqlx::query_scalar("select caller_id from credentials where id = $1");
+    let query = query.bind(id.get()).fetch_optional(&mut *transaction);
+    match with_timeout(query).await? {
+        Some(caller) => is_administrator(transaction, caller).await,
+        None => Ok(None),
+    }
 }
 
 /// Revokes an API key, a client with its tokens, or a session. Returns `None` if there is none to revoke.
@@ -317,17 +393,8 @@ pub async fn revoke(
     id: CredentialId,
     initiator: &Initiator,
 ) -> Result<Option<Administration>, Error> {
-    let is_one_less = match kind {
-        CredentialKind::ApiKey | CredentialKind::ClientSecret => {
-            let query = sqlx::query_scalar("select caller_id from credentials where id = $1");
-            let query = query.bind(id.get()).fetch_optional(&mut *transaction);
-            match with_timeout(query).await? {
-                Some(caller) => is_administrator(transaction, caller).await?,
-                None => None,
-            }
-        }
-        CredentialKind::AccessToken | CredentialKind::Session => None,
-    };
+    // The caller before its credential, as the deletion of the caller does: otherwise both could deadlock.
+    let was_administrator = owner_is_administrator(transaction, id).await?;
     let query = sqlx::query_scalar(
         "update credentials set revoked_at = now()
          where id = $1 and kind = $2 and revoked_at is null
@@ -346,8 +413,8 @@ pub async fn revoke(
     if caller.is_none() {
         return Ok(None);
     }
-    let is_one_less = is_one_less.unwrap_or(false);
-    let administration = Administration::after(transaction, is_one_less).await?;
+    let was_administrator = was_administrator.unwrap_or_default();
+    let administration = Administration::after(transaction, was_administrator).await?;
     Ok(Some(administration))
 }
 

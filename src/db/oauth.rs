@@ -46,7 +46,8 @@ pub async fn find_client(
     with_timeout(query.bind(hash).bind(client_id).fetch_optional(connection)).await
 }
 
-/// Inserts an access token of a client. Returns false if the client has been revoked.
+/// Inserts an access token of a client. Returns false if the client has been revoked. Locks the caller before the client, as the
+/// deletion of either does.
 pub async fn insert_access_token(
     connection: &mut Connection,
     client: &Client,
@@ -56,17 +57,21 @@ pub async fn insert_access_token(
     lifetime: Duration,
 ) -> Result<bool, Error> {
     let query = sqlx::query(
-        "insert into credentials (caller_id, kind, hash, hint, scopes, expires_at, issued_by)
-         select caller_id, 'access_token', $2, $3, $4, now() + make_interval(secs => $5), id
-         from credentials
-         where id = $1 and revoked_at is null
-         for share",
+        "with owner as materialized (
+             select id as caller_id from callers where id = $6 for key share
+         )
+         insert into credentials (caller_id, kind, hash, hint, scopes, expires_at, issued_by)
+         select caller_id, 'access_token', $2, $3, $4, now() + make_interval(secs => $5), credentials.id
+         from owner join credentials using (caller_id)
+         where credentials.id = $1 and revoked_at is null
+         for share of credentials",
     )
     .bind(client.id)
     .bind(hash)
     .bind(hint)
     .bind(codec::scope_names(scopes))
-    .bind(lifetime.as_secs_f64());
+    .bind(lifetime.as_secs_f64())
+    .bind(client.caller.0);
     let inserted = with_timeout(query.execute(connection)).await?;
     Ok(inserted.rows_affected() == 1)
 }

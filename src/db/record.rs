@@ -8,9 +8,9 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{connect::Connection, deadline::with_timeout, error::Error};
+use super::{codec, connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
-    caller::CallerId,
+    caller::{CallerId, Scopes},
     change::{Action, Initiator, Kind},
     id::PetId,
     pet::{self, Version},
@@ -95,9 +95,14 @@ impl<'a> Record<'a> {
     }
 
     /// Creates the record of a new caller.
-    pub fn of_new_caller(id: CallerId, plan: Plan, initiator: &'a Initiator) -> Self {
-        Self::new(Kind::Caller, &id.0, Action::Created, initiator)
-            .with_data(Some(json!({"plan": [null, plan.as_str()]})))
+    pub fn of_new_caller(
+        id: CallerId,
+        plan: Plan,
+        scopes: Scopes,
+        initiator: &'a Initiator,
+    ) -> Self {
+        let data = json!({"plan": [null, plan.as_str()], "scopes": codec::scope_names(scopes)});
+        Self::new(Kind::Caller, &id.0, Action::Created, initiator).with_data(Some(data))
     }
 
     /// Sets the state that gives the record its version: its ordinal number in the statement, from 1.

@@ -3,6 +3,7 @@
 //! Invariant: a transaction that locks the rows of an account and of its caller locks the account's row first.
 
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
 use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{
@@ -121,8 +122,12 @@ pub async fn insert(
     });
     if users.len() == accounts.len() {
         let records = users.iter().flat_map(|user| {
-            let caller = Record::of_new_caller(user.caller, Plan::Free, initiator);
-            [caller, of_account(user, Action::Created, initiator)]
+            let caller = Record::of_new_caller(user.caller, Plan::Free, user::scopes(), initiator);
+            let has_password = accounts.iter().any(|account| {
+                account.username == user.username && account.password_hash.is_some()
+            });
+            let account = of_account(user, Action::Created, has_password, initiator);
+            [caller, account]
         });
         record::write(transaction, &records.collect::<Vec<_>>()).await?;
         return Ok(Ok(users));
@@ -132,8 +137,15 @@ pub async fn insert(
     Ok(Err(missing.collect()))
 }
 
-fn of_account<'a>(user: &User, action: Action, initiator: &'a Initiator) -> Record<'a> {
-    Record::new(Kind::User, &user.id.0, action, initiator).owned_by(Some(user.caller))
+fn of_account<'a>(
+    user: &User,
+    action: Action,
+    has_new_password: bool,
+    initiator: &'a Initiator,
+) -> Record<'a> {
+    Record::new(Kind::User, &user.id.0, action, initiator)
+        .owned_by(Some(user.caller))
+        .with_data(has_new_password.then(|| json!({"password": true})))
 }
 
 /// Returns the names of these accounts that are taken, ignoring case.
@@ -223,7 +235,8 @@ pub async fn update(
     .bind(account.password_hash());
     match with_timeout(query.fetch_optional(&mut *transaction)).await {
         Ok(Some(user)) => {
-            let record = of_account(&user, Action::Changed, initiator);
+            let has_password = account.password_hash.is_some();
+            let record = of_account(&user, Action::Changed, has_password, initiator);
             record::write(transaction, &[record]).await?;
             Ok(UpdateOutcome::Updated(user))
         }

@@ -2,7 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{Invalid, address::AddressKey, check_caller_name, id::CredentialId, plan::Plan};
+use super::{
+    Invalid, address::AddressKey, check_caller_name, check_text, id::CredentialId, plan::Plan,
+};
 
 /// Identifier of a caller in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,6 +22,25 @@ impl FromStr for CallerId {
 texts! {
     /// Name of a caller: 1–64 characters, without control characters, and without white space at either end.
     CallerName
+}
+
+texts! {
+    /// Name of an API key, for people: 1–100 characters, without control characters.
+    KeyName
+}
+
+impl FromStr for KeyName {
+    type Err = Invalid;
+
+    fn from_str(name: &str) -> Result<Self, Invalid> {
+        check_text(name, 100)?;
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return Err(Invalid::because(
+                "must be 1 to 100 characters, without control characters",
+            ));
+        }
+        Ok(Self(name.to_owned()))
+    }
 }
 
 impl CallerName {

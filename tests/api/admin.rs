@@ -1,5 +1,8 @@
 //! Tests of `/admin`: callers and keys. `access` tests who may use it.
 
+use std::future::IntoFuture;
+
+use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -97,7 +100,13 @@ async fn callers_are_created_changed_and_deleted() {
     }
     let change = |action: &str, data: Value| (action.to_owned(), data);
     let recorded = [
-        change("created", json!({"plan": [null, "free"]})),
+        change(
+            "created",
+            json!({
+                "plan": [null, "free"],
+                "scopes": ["read:pets", "write:pets", "read:orders", "write:orders"]
+            }),
+        ),
         change(
             "changed",
             json!({
@@ -235,7 +244,11 @@ async fn keys_are_created_listed_rotated_and_revoked() {
     for key in [&key, new] {
         assert_eq!(status(&replica, key).await, 200, "both are valid");
     }
-    let again = app.post(&rotate, &json!({"overlap": 0})).is(201).await;
+    // A key has one successor.
+    app.post(&rotate, &json!({"overlap": 0})).await.problem(409);
+    let again = format!("/admin/keys/{}/rotate", rotated["id"]);
+    let again = app.post(&again, &json!({"overlap": 60})).is(201).await;
+    app.delete(&format!("/admin/keys/{first}")).is(200).await;
     eventually(async || status(&replica, &key).await == 401).await;
     app.post(&rotate, &json!({})).is(404).await;
     assert_eq!(status(&replica, new).await, 200);
@@ -250,9 +263,137 @@ async fn keys_are_created_listed_rotated_and_revoked() {
     let actions: Vec<_> = changes(&app, "key").await;
     let actions: Vec<&str> = actions.iter().map(|(action, _)| &**action).collect();
     let expected = [
-        "created", "created", "changed", "created", "changed", "created", "deleted",
+        "created", "created", "changed", "created", "changed", "created", "deleted", "deleted",
     ];
     assert_eq!(actions, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn successor_of_a_key_has_its_name_its_scopes_and_its_lifetime() {
+    let app = TestApp::with(&[("PET_INVENTORY__AUTH__API_KEY_LIFETIME", "90d")]).await;
+    let caller = create(&app, "acme").await;
+    let keys = format!("/admin/callers/{caller}/keys");
+    let seconds = |time: &Value| {
+        let time: DateTime<Utc> = time.as_str().expect("a time").parse().expect("a time");
+        (time - Utc::now()).num_seconds()
+    };
+    let key = json!({"name": "till 3 🐕", "scopes": ["read:pets"], "expiresIn": 3_600});
+    let (old, _) = create_key(&app, caller, key).await;
+    let rotate = |id: i64| format!("/admin/keys/{id}/rotate");
+    let new = app
+        .post(&rotate(old), &json!({"overlap": 60}))
+        .is(201)
+        .await;
+    assert!(
+        (3_500..=3_600).contains(&seconds(&new.json()["expiresAt"])),
+        "{new}"
+    );
+    let listed = app.get(&keys).is(200).await.json();
+    for key in listed.as_array().expect("a list") {
+        assert_eq!(key["name"], "till 3 🐕");
+        assert_eq!(key["scopes"], json!(["read:pets"]));
+    }
+    // Another lifetime, which the next one has.
+    let longer = json!({"overlap": 0, "expiresIn": 86_400});
+    let longer = app.post(&rotate(new.id()), &longer).is(201).await;
+    assert!(seconds(&longer.json()["expiresAt"]) > 86_000, "{longer}");
+    let same = app.post(&rotate(longer.id()), &json!({})).is(201).await;
+    assert!(seconds(&same.json()["expiresAt"]) > 86_000, "{same}");
+    // One without an expiry has a successor without one.
+    let (never, _) = create_key(&app, caller, json!({})).await;
+    app.database
+        .run(&format!(
+            "update credentials set expires_at = null where id = {never}"
+        ))
+        .await;
+    let new = app.post(&rotate(never), &json!({})).is(201).await;
+    assert_eq!(new.json().get("expiresAt"), None);
+    for (body, field) in [
+        (json!({"name": ""}), "name"),
+        (json!({"name": "x".repeat(101)}), "name"),
+        (json!({"name": "a\u{7}"}), "name"),
+        (json!({"expiresIn": 0}), "expiresIn"),
+    ] {
+        let refused = app.post(&keys, &body).await;
+        assert_eq!(refused.invalid_fields(), [field], "{body}");
+    }
+    let refused = app.post(&rotate(new.id()), &json!({"expiresIn": 0})).await;
+    assert_eq!(refused.invalid_fields(), ["expiresIn"]);
+}
+
+/// Requests that use what administrators take away or replace meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn administration_and_use_at_once_leave_nothing_behind() {
+    const ROUNDS: i64 = 200;
+    // Each round comes from an address of its own, because requests for tokens are limited by address.
+    let app = TestApp::with(&[("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")]).await;
+    let kept = create(&app, "kept").await;
+    for round in 0..ROUNDS {
+        let caller = create(&app, &format!("acme-{round}")).await;
+        let path = format!("/admin/callers/{caller}");
+        let clients = format!("{path}/clients");
+        let client = app.post(&clients, &json!({})).is(201).await.json();
+        let other = format!("/admin/callers/{kept}/clients");
+        let other = app.post(&other, &json!({})).is(201).await.json();
+        let token = |client: &Value| {
+            let text = |name: &str| client[name].as_str().expect("a text").to_owned();
+            let request = app.bare(Method::POST, "/oauth/token");
+            let request = request.basic_auth(text("client_id"), Some(text("client_secret")));
+            let request = request.header("x-forwarded-for", format!("192.0.2.{round}"));
+            request.form(&[("grant_type", "client_credentials")])
+        };
+        let (key, _) = create_key(&app, caller, json!({})).await;
+        let (replaced, _) = create_key(&app, kept, json!({})).await;
+        let rotate = |key: i64| app.post(&format!("/admin/keys/{key}/rotate"), &json!({}));
+        let requests = [
+            app.post(&format!("{path}/keys"), &json!({})),
+            app.post(&clients, &json!({})),
+            token(&client),
+            token(&other),
+            rotate(key),
+            app.delete(&path),
+            app.delete(&format!("/admin/clients/{}", other["id"])),
+            rotate(replaced),
+            rotate(replaced),
+        ];
+        let responses = join_all(requests.map(IntoFuture::into_future)).await;
+        let statuses: Vec<u16> = responses.iter().map(|it| it.status).collect();
+        let expected: [&[u16]; 7] = [
+            &[201, 404],
+            &[201, 404],
+            &[200, 401],
+            &[200, 401],
+            &[201, 404],
+            &[200],
+            &[200],
+        ];
+        for (index, (status, expected)) in statuses.iter().zip(expected).enumerate() {
+            assert!(
+                expected.contains(status),
+                "round {round}, {index}: {}",
+                responses[index]
+            );
+        }
+        let mut rotations = statuses[7..].to_vec();
+        rotations.sort_unstable();
+        assert_eq!(rotations, [201, 409], "round {round}");
+        let token = &responses[3];
+        if token.status == 200 {
+            let token = token.json()["access_token"].clone();
+            let token = token.as_str().expect("a token");
+            eventually(async || {
+                let limits = app.anonymous(Method::GET, "/limits").bearer_auth(token);
+                limits.await.status == 401
+            })
+            .await;
+        }
+    }
+    let left = "select count(*) from credentials join callers on callers.id = caller_id where callers.name like 'acme-%'";
+    assert_eq!(app.database.number(left).await, 0);
+    let successors = format!(
+        "select count(*) from credentials where caller_id = {kept} and kind = 'api_key' and rotated_at is null"
+    );
+    assert_eq!(app.database.number(&successors).await, ROUNDS);
 }
 
 /// A client that still uses the old key has no failed request within the overlap.
@@ -277,7 +418,7 @@ async fn old_key_works_until_the_overlap_ends() {
         join_all((0..4).map(|_| use_old())),
     );
     rotated.is(201);
-    app.post(&rotate, &json!({"overlap": 0})).is(201).await;
+    app.delete(&format!("/admin/keys/{id}")).is(200).await;
     eventually(async || status(&app, &key).await == 401).await;
 }
 
@@ -389,6 +530,14 @@ async fn last_administrator_is_kept() {
     let other = json!({"disabled": false, "plan": "pro", "scopes": ["admin"]});
     send(Method::PATCH, &path, Some(other)).await.is(200);
     let rotate = format!("/admin/keys/{}/rotate", key["id"]);
+    // A key that does not stay valid for a day does not count.
+    for short in [
+        json!({"overlap": 0, "expiresIn": 86_000}),
+        json!({"expiresIn": 60}),
+    ] {
+        let refused = send(Method::POST, &rotate, Some(short)).await.problem(409);
+        assert!(refused.to_string().contains(NO_ADMINISTRATOR), "{refused}");
+    }
     send(Method::POST, &rotate, Some(json!({"overlap": 0})))
         .await
         .is(201);
@@ -401,14 +550,27 @@ async fn last_administrator_is_kept() {
     assert!(refused.to_string().contains(NO_ADMINISTRATOR), "{refused}");
     send(Method::GET, "/user/root", None).await.is(200);
 
-    // A command warns, and proceeds.
+    // A command is refused, too, unless it is forced.
     let commands = Commands::on(app.database.shared());
     let name = format!("user:{}", app.database.number("select id from users").await);
-    let disabled = commands.run(&["callers", "disable", &name]).await.is(0);
-    assert!(
-        disabled.stderr.contains("keys create --caller"),
-        "{disabled:?}"
-    );
+    let key = "select id from credentials where kind = 'api_key' and revoked_at is null order by id desc limit 1";
+    let key = app.database.number(key).await.to_string();
+    for command in [
+        &["callers", "disable", &name][..],
+        &["callers", "set-scopes", &name, "read:pets"],
+        &["callers", "delete", &name],
+        &["keys", "revoke", &key],
+        &["keys", "rotate", &key, "--expires", "2h"],
+    ] {
+        let refused = commands.run(command).await.is(1);
+        for next in ["keys create --caller", "--force"] {
+            assert!(refused.stderr.contains(next), "{refused:?}");
+        }
+    }
+    send(Method::GET, "/user/root", None).await.is(200);
+    let disable = ["callers", "disable", &name, "--force"];
+    let disabled = commands.run(&disable).await.is(0);
+    assert_eq!(disabled.stderr, "");
     let enabled = commands.run(&["callers", "enable", &name]).await.is(0);
     assert_eq!(enabled.stderr, "");
 }

@@ -63,19 +63,27 @@ async fn changes_by_commands_are_recorded_as_those_of_the_operator() {
     fs::write(&file, "").expect("a file");
     run(&["import", file.to_str().expect("a path")]).await;
 
+    let replaced = rotated["replaced"]["expiresAt"].clone();
     let [key, rotated, client] = [&key["id"], &rotated["id"], &client["id"]].map(Value::to_string);
     let of_caller = json!({"caller": 1});
+    let all = json!(["read:pets", "write:pets", "read:orders", "write:orders"]);
+    let new = json!({"caller": 1, "scopes": all});
+    let ends = json!({"caller": 1, "expiresAt": replaced});
     let scopes = json!([
         ["read:pets", "write:pets", "read:orders", "write:orders"],
         ["read:pets"]
     ]);
     let expected = [
-        ("caller created", "1", json!({"plan": [null, "free"]})),
-        ("key created", &key, of_caller.clone()),
-        ("key changed", &key, of_caller.clone()),
-        ("key created", &rotated, of_caller.clone()),
+        (
+            "caller created",
+            "1",
+            json!({"plan": [null, "free"], "scopes": all}),
+        ),
+        ("key created", &key, new.clone()),
+        ("key changed", &key, ends),
+        ("key created", &rotated, new.clone()),
         ("key deleted", &rotated, of_caller.clone()),
-        ("client created", &client, of_caller.clone()),
+        ("client created", &client, new),
         ("caller changed", "1", json!({"plan": ["free", "pro"]})),
         ("caller changed", "1", json!({"scopes": scopes})),
         ("caller changed", "1", json!({"disabled": [false, true]})),
@@ -160,7 +168,8 @@ async fn changes_of_accounts_are_recorded() {
     let changes = commands
         .changes(&["--resource", &format!("caller/{caller}")])
         .await;
-    let free = json!({"plan": [null, "free"]});
+    let scopes = json!(["read:pets", "read:orders", "write:orders"]);
+    let free = json!({"plan": [null, "free"], "scopes": scopes});
     let expected = [("caller created", free), ("caller deleted", Value::Null)];
     let expected = expected.map(|(what, data)| (what.to_owned(), caller.clone(), data));
     assert_eq!(changes, expected);

@@ -73,14 +73,27 @@ async fn rotate_creates_a_like_key_and_ends_the_old_one_after_the_overlap() {
     assert_eq!(listed[1]["expiresAt"], Value::Null);
     assert_eq!(listed[1]["scopes"], json!(["read:pets"]));
 
-    // A shorter overlap ends the key earlier, and a longer one not later.
-    let rotate = ["keys", "rotate", &id, "--json", "--overlap"];
-    for (overlap, expected) in [("10s", 10), ("48h", 10)] {
-        let rotated = [&rotate[..], &[overlap, "--expires", "30d"]].concat();
-        let rotated = commands.json(&rotated).await;
-        assert!(seconds_until(&rotated["replaced"]["expiresAt"]) <= expected);
-        assert!(seconds_until(&rotated["expiresAt"]) > 29 * day, "{rotated}");
-    }
+    // A key has one successor.
+    let refused = commands.run(&["keys", "rotate", &id]).await.is(1);
+    assert!(refused.stderr.contains("has been replaced"), "{refused:?}");
+    // A longer overlap does not end a key later.
+    let short = [&CREATE[..], &["--expires", "10s", "--name", "till 3"]].concat();
+    let old = commands.json(&short).await;
+    let id = old["id"].to_string();
+    let rotate = [
+        "keys",
+        "rotate",
+        &id,
+        "--json",
+        "--overlap",
+        "48h",
+        "--expires",
+        "30d",
+    ];
+    let rotated = commands.json(&rotate).await;
+    assert!(seconds_until(&rotated["replaced"]["expiresAt"]) <= 10);
+    assert!(seconds_until(&rotated["expiresAt"]) > 29 * day, "{rotated}");
+    assert_eq!(keys(&commands).await[3]["name"], "till 3");
     let started = Instant::now();
     while status(&service, Method::GET, key(&old)).await != 401 {
         assert!(started.elapsed() < PATIENCE, "still valid");
@@ -238,9 +251,10 @@ async fn default_expiry_applies_to_new_keys_without_their_own() {
     assert_eq!(days(&own), 6);
     let never = json(&[&CREATE[..], &["--expires", "never"]].concat()).await;
     assert_eq!(never["expiresAt"], Value::Null);
-    let id = never["id"].to_string();
-    let rotated = json(&["keys", "rotate", &id, "--json"]).await;
-    assert_eq!(days(&rotated), 89);
+    // A successor has the lifetime of the key that it replaces.
+    let rotated = async |id: &Value| json(&["keys", "rotate", &id.to_string(), "--json"]).await;
+    assert_eq!(rotated(&never["id"]).await["expiresAt"], Value::Null);
+    assert_eq!(days(&rotated(&own["id"]).await), 6);
     let listed = keys(&commands).await;
     assert_eq!(listed[0]["expiresAt"], created["expiresAt"]);
     let text = run(&["keys", "create", "--caller", "acme"], "90d").await;

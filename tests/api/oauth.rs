@@ -42,6 +42,7 @@ async fn client(app: &TestApp, caller: &str, scopes: Scopes) -> TestClient {
         hash: secret.hash(),
         hint: secret.hint(),
         client_id: Some(id.clone()),
+        name: None,
         scopes: Some(scopes),
         expires_at: None,
     };

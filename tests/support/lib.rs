@@ -328,6 +328,7 @@ pub async fn make_key(
         hash: key.hash(),
         hint: key.hint(),
         client_id: None,
+        name: None,
         scopes: Some(scopes),
         expires_at,
     };

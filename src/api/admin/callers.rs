@@ -367,6 +367,6 @@ pub(super) async fn find_caller(database: &Database, id: CallerId) -> Result<Cal
     found.ok_or_else(|| no_such_caller(id))
 }
 
-fn no_such_caller(CallerId(id): CallerId) -> Error {
+pub(super) fn no_such_caller(CallerId(id): CallerId) -> Error {
     Error::NotFound(format!("caller {id}"))
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::callers::find_caller;
+use super::callers::{find_caller, no_such_caller};
 use crate::{
     api::{
         error::Error,
@@ -20,13 +20,14 @@ use crate::{
     },
     auth::secret::NewSecret,
     db::{
-        self, Database,
-        callers::CallerRecord,
-        credentials::{CredentialKind, CredentialRecord},
+        self, Connection, Database,
+        credentials::{
+            CredentialKind, CredentialRecord, NewCredential, ReplacedKey, RotateOutcome,
+        },
     },
     domain::{
         Invalid,
-        caller::{CallerId, Scopes},
+        caller::{CallerId, KeyName, Scopes},
         change::Initiator,
         id::CredentialId,
     },
@@ -66,6 +67,15 @@ struct CredentialBody<'a> {
     /// First characters of the secret; empty if a person chose it.
     #[schema(max_length = 8, pattern = "^[0-9A-Za-z_]*$")]
     hint: &'a str,
+    /// Name of a key, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(
+        nullable = false,
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[^\x00-\x1f\x7f]*$"
+    )]
+    name: Option<&'a str>,
     /// Public identifier of an OAuth client.
     #[serde(rename = "client_id", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = "^[0-9A-Za-z_]+$")]
@@ -97,6 +107,7 @@ impl<'a> From<&'a CredentialRecord> for CredentialBody<'a> {
             caller_id: record.caller_id.0,
             caller: &record.caller,
             hint: &record.hint,
+            name: record.name.as_deref(),
             client_id: record.client_id.as_deref(),
             scopes: scope_names(record.scopes),
             created_at: time(record.created_at),
@@ -145,8 +156,11 @@ struct ReplacedKeyBody {
 /// API key to create. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = KeyInput, example = json!({"scopes": ["read:pets"], "expiresIn": 7_776_000}))]
+#[schema(as = KeyInput, example = json!({"name": "till 3", "scopes": ["read:pets"], "expiresIn": 7_776_000}))]
 pub(super) struct NewKeyBody {
+    /// Name, for people.
+    #[schema(value_type = String, required = false, nullable, min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f]*$")]
+    name: Field<String>,
     /// Scopes, which the caller must have; all of its scopes if absent.
     #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]
     scopes: Field<Array<String, MAX_SCOPES>>,
@@ -159,11 +173,15 @@ impl FieldType for NewKeyBody {}
 
 /// How to rotate a key. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 #[schema(as = Rotation, example = json!({"overlap": 86_400}))]
 pub(super) struct RotationBody {
     /// Seconds for which the old key stays valid, unless it expires earlier; a day if absent.
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 31_536_000)]
     overlap: Field<i64>,
+    /// Lifetime of the new key in seconds; that of the old one if absent.
+    #[schema(value_type = i64, required = false, nullable, minimum = 1, maximum = 315_360_000)]
+    expires_in: Field<i64>,
 }
 
 impl FieldType for RotationBody {}
@@ -312,17 +330,18 @@ pub(super) async fn create_key(
     initiator: Initiator,
     Json(body): Json<NewKeyBody>,
 ) -> Result<Response, Error> {
-    let caller = find_caller(&state.database, id).await?;
     let mut violations = Violations::default();
-    let scopes = read_scopes_of(&caller, &mut violations, body.scopes);
-    let lifetime = violations.optional("expiresIn", body.expires_in, |seconds| {
-        seconds_within(seconds, 1, MAX_LIFETIME)
-    });
-    let lifetime: Option<Duration> = violations.finish(Some(lifetime))?;
+    let name = violations.optional("name", body.name, |name| name.parse::<KeyName>());
+    let scopes = read_scopes(&mut violations, body.scopes);
+    let lifetime = read_lifetime(&mut violations, body.expires_in);
     let expires_at = lifetime.or(state.key_lifetime).map(from_now).transpose()?;
     let secret = NewSecret::generate(KEY).map_err(Error::internal)?;
     let id = state.database.transact(async |transaction| {
-        let new = secret.credential(id, scopes, expires_at);
+        keep_caller(transaction, id, scopes, violations.clone()).await?;
+        let new = NewCredential {
+            name,
+            ..secret.credential(id, scopes, expires_at)
+        };
         let created = db::credentials::insert(transaction, new, &initiator).await?;
         created.ok_or_else(not_unique)
     });
@@ -337,13 +356,17 @@ pub(super) async fn create_key(
 
 /// Rotate a key
 ///
-/// Creates a key with the same caller and scopes. Both are valid until the overlap ends: give the new one to the clients
-/// meanwhile. The key is shown this once, and the response is not stored.
+/// Creates a key with the same caller, name and scopes and, without `expiresIn`, the same lifetime. Both are valid until the overlap
+/// ends: give the new one to the clients meanwhile. A key is replaced once. The new one is shown this once, and the response is not
+/// stored.
 #[utoipa::path(
     post, path = "/admin/keys/{keyId}/rotate", operation_id = "rotateKey", tag = "admin",
     security(("bearer" = ["admin"])),
     request_body(content = RotationBody, description = "The overlap."),
-    responses((status = 201, description = "The new key.", body = CreatedKeyBody<'static>)),
+    responses(
+        (status = 201, description = "The new key.", body = CreatedKeyBody<'static>),
+        (status = 409, description = "The key was replaced before, or no administrator would be left."),
+    ),
 )]
 pub(super) async fn rotate_key(
     State(state): State<AppState>,
@@ -355,24 +378,30 @@ pub(super) async fn rotate_key(
     let overlap = violations.optional("overlap", body.overlap, |seconds| {
         seconds_within(seconds, 0, MAX_OVERLAP)
     });
-    let overlap: Option<Duration> = violations.finish(Some(overlap))?;
+    let lifetime = read_lifetime(&mut violations, body.expires_in);
+    let (overlap, lifetime) = violations.finish(Some((overlap, lifetime)))?;
     let until = from_now(overlap.unwrap_or(DEFAULT_OVERLAP))?;
-    let expires_at = state.key_lifetime.map(from_now).transpose()?;
+    let expires_at = lifetime.map(from_now).transpose()?;
     let secret = NewSecret::generate(KEY).map_err(Error::internal)?;
     let rotated = state.database.transact(async |transaction| {
-        let new = |caller: CallerId, scopes: Option<Scopes>| {
-            secret.credential(caller, scopes, expires_at)
-        };
-        let rotated = db::credentials::rotate(transaction, id, until, new, &initiator).await?;
-        let (replaced, new) =
-            rotated.ok_or_else(|| Error::NotFound(format!("a valid key {id}")))?;
-        Ok::<_, Error>((replaced, new.ok_or_else(not_unique)?))
+        let new = |old: &ReplacedKey| secret.replacement(old, expires_at);
+        match db::credentials::rotate(transaction, id, until, new, &initiator).await? {
+            RotateOutcome::Rotated(old, new, administration) => {
+                Error::keep_administrator(administration)?;
+                Ok((old, new))
+            }
+            RotateOutcome::NotFound => Err(Error::NotFound(format!("a valid key {id}"))),
+            RotateOutcome::AlreadyRotated => Err(Error::Conflict(format!(
+                "key {id} has been replaced by another"
+            ))),
+            RotateOutcome::NotUnique => Err(not_unique()),
+        }
     });
     let (replaced, new) = rotated.await?;
     let body = CreatedKeyBody {
-        id: new.get(),
+        id: new.id.get(),
         key: secret.secret.expose(),
-        expires_at: expires_at.map(time),
+        expires_at: new.expires_at.map(time),
         replaced: Some(ReplacedKeyBody {
             id: id.get(),
             expires_at: time(replaced.expires_at),
@@ -396,12 +425,11 @@ pub(super) async fn create_client(
     initiator: Initiator,
     Json(body): Json<NewClientBody>,
 ) -> Result<Response, Error> {
-    let caller = find_caller(&database, id).await?;
     let mut violations = Violations::default();
-    let scopes = read_scopes_of(&caller, &mut violations, body.scopes);
-    let scopes = violations.finish(Some(scopes))?;
+    let scopes = read_scopes(&mut violations, body.scopes);
     let new = NewSecret::generate(CLIENT).map_err(Error::internal)?;
     let id = database.transact(async |transaction| {
+        keep_caller(transaction, id, scopes, violations.clone()).await?;
         let credential = new.credential(id, scopes, None);
         let created = db::credentials::insert(transaction, credential, &initiator).await?;
         created.ok_or_else(not_unique)
@@ -482,18 +510,27 @@ async fn revoke(
     ApiResponse::deleted(&id)
 }
 
-/// Reads scopes of a new credential, which its caller must have.
-fn read_scopes_of(
-    caller: &CallerRecord,
-    violations: &mut Violations,
-    field: Field<Array<String, MAX_SCOPES>>,
-) -> Option<Scopes> {
-    let scopes = read_scopes(violations, field);
+/// Keeps the caller of a new credential from being deleted before the transaction ends. Fails if there is none, or with the
+/// violations of the request, one of which is a scope that the caller does not have.
+async fn keep_caller(
+    transaction: &mut Connection,
+    id: CallerId,
+    scopes: Option<Scopes>,
+    mut violations: Violations,
+) -> Result<(), Error> {
+    let caller = db::callers::keep(transaction, id).await?;
+    let caller = caller.ok_or_else(|| no_such_caller(id))?;
     if scopes.is_some_and(|scopes| !caller.scopes.contains_all(scopes)) {
         let reason = format!("must be scopes of the caller: {}", caller.scopes);
         violations.add("scopes", reason);
     }
-    scopes
+    violations.finish(Some(()))
+}
+
+fn read_lifetime(violations: &mut Violations, field: Field<i64>) -> Option<Duration> {
+    violations.optional("expiresIn", field, |seconds| {
+        seconds_within(seconds, 1, MAX_LIFETIME)
+    })
 }
 
 fn seconds_within(seconds: i64, least: i64, most: i64) -> Result<Duration, Invalid> {

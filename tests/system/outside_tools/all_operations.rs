@@ -116,6 +116,7 @@ async fn oauth_client(app: &TestApp) -> (String, String) {
         hash: secret.hash(),
         hint: secret.hint(),
         client_id: Some(id.clone()),
+        name: None,
         scopes: None,
         expires_at: None,
     };
