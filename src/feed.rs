@@ -50,6 +50,8 @@ pub struct Event {
     pub change: Change,
     /// Text.
     pub text: OnceLock<Bytes>,
+    /// Text for those who must not see the actor.
+    pub text_without_actor: OnceLock<Bytes>,
 }
 
 impl From<Change> for Event {
@@ -57,6 +59,7 @@ impl From<Change> for Event {
         Self {
             change,
             text: OnceLock::new(),
+            text_without_actor: OnceLock::new(),
         }
     }
 }

@@ -25,6 +25,7 @@ pub(super) enum KindBody {
     Session,
     Webhook,
     Import,
+    Restore,
 }
 
 /// Reads distinct kinds; an absent field has none.

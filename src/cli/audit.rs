@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     db::{
         self, Database,
-        changes::{Filter, Page},
+        changes::{Filter, Page, Start},
     },
     domain::{
         Invalid,
@@ -87,7 +87,7 @@ impl Audit {
         loop {
             let read = database.run(async |connection| {
                 db::changes::publish_all(connection).await?;
-                db::changes::page(connection, after, &filter, PAGE).await
+                db::changes::page(connection, Start::After(after), &filter, PAGE).await
             });
             let page: Result<Page, _> = read.await?;
             let page = page.map_err(|_| "changes.retention has passed for the changes that were to be shown next; run the command again")?;

@@ -75,12 +75,10 @@ impl Restore {
         let file: Box<dyn Read> = Box::new(BufReader::with_capacity(1 << 20, bar.wrap_read(file)));
         let mut archive = tar::Archive::new(file);
         let mut entries = archive.entries()?.raw(true);
-        let Header {
-            created_at, schema, ..
-        } = read_header(&mut entries).await?;
-        let tables = tables_of(schema);
+        let header = read_header(&mut entries).await?;
+        let (created_at, tables) = (header.created_at, tables_of(header.schema));
         let session = Session::open(config).await?;
-        let result = restore(config, &session, (schema, &tables), &mut entries, &bar).await;
+        let result = restore(config, &session, (&header, &tables), &mut entries, &bar).await;
         session.close().await?;
         bar.finish_and_clear();
         let (manifest, disabled) = result?;
@@ -133,7 +131,7 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
 async fn restore(
     config: &Config,
     session: &Session,
-    (schema, tables): (i64, &[(&'static str, &'static str)]),
+    (header, tables): (&Header, &[(&'static str, &'static str)]),
     entries: &mut Entries<'_>,
     bar: &ProgressBar,
 ) -> Result<(Manifest, u64), Error> {
@@ -164,7 +162,7 @@ async fn restore(
     let mut keys = Vec::new();
     let result = async {
         let manifest = read(
-            (schema, tables),
+            (header.schema, tables),
             entries,
             &mut restore,
             &blobs,
@@ -176,6 +174,7 @@ async fn restore(
         blobs.mark(name).await?;
         // Another database may have marked the store meanwhile.
         check_owner(&database, &blobs).await?;
+        restore.record(header.created_at).await?;
         Ok((manifest, restore.disable_webhooks().await?))
     };
     let result: Result<(Manifest, u64), Error> = result.await;
@@ -239,6 +238,7 @@ async fn read(
             if !is_last
                 || found != manifest
                 || !restore.has_rows(&manifest.rows).await?
+                || !restore.has_newest_position().await?
                 || !restore.has_keys(keys).await?
                 || !restore.set_sequences(schema, manifest.sequences).await?
             {

@@ -8,14 +8,19 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use futures_util::{Stream, TryStreamExt};
 use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, FromRow, PgConnection, Row as _,
     postgres::PgCopyIn,
 };
 
-use super::{deadline::with_timeout, error::Error};
+use super::{
+    deadline::with_timeout,
+    error::Error,
+    record::{self, Record},
+};
+use crate::domain::change::{Action, Initiator, Kind};
 
 /// Tables of a backup, each after those that its rows refer to, with the columns in the order of an archive. An archive
 /// does not name them: a migration that adds a column keeps this list for the schemas before it.
@@ -368,6 +373,25 @@ impl Restore {
         let query = query.bind(names).bind(values);
         query.execute(&mut self.connection).await?;
         Ok(true)
+    }
+
+    /// Returns true if the clock of the record has the position of its newest change: one that is ahead would give no positions, and
+    /// one that is behind would give some again.
+    pub async fn has_newest_position(&mut self) -> Result<bool, Error> {
+        let query = sqlx::query_scalar(
+            "select count(*) = 1 and coalesce(max(position) = (select max(position) from changes), false)
+                    and max(position) between 0 and extract(epoch from now() + interval '1 year') * 1000000
+             from changes_clock",
+        );
+        Ok(query.fetch_one(&mut self.connection).await?)
+    }
+
+    /// Records the restore of the backup of this time as one change.
+    pub async fn record(&mut self, created_at: DateTime<Utc>) -> Result<(), Error> {
+        let operator = Initiator::operator();
+        let time = created_at.to_rfc3339_opts(SecondsFormat::Secs, true);
+        let record = Record::new(Kind::Restore, &time, Action::Created, &operator);
+        record::write(&mut self.connection, &[record]).await
     }
 
     /// Disables all webhooks: their receivers may have got the changes from the database that was backed up, which may be in use.

@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, FromRow, types::Json};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
-    caller::CallerId,
+    caller::{CallerId, CallerName, is_account},
     change::{Change, Kind, Position},
 };
 
@@ -190,6 +190,10 @@ pub struct Filter {
     pub owner: Option<CallerId>,
     /// Kind and identifier of the only resource.
     pub resource: Option<(Kind, String)>,
+    /// Name of the only actor.
+    pub actor: Option<String>,
+    /// Name of the caller that does not see the actors of other accounts; `None` for one that sees all.
+    pub hides_accounts_from: Option<CallerName>,
 }
 
 impl Filter {
@@ -200,79 +204,124 @@ impl Filter {
         let is_wanted =
             |(kind, id): &(Kind, String)| kind.as_str() == change.kind && *id == change.resource;
         self.resource.as_ref().is_none_or(is_wanted)
+            && (self.actor.is_none() || self.actor == change.actor)
             && (is_of(&self.kinds) || is_own && is_of(&self.own_kinds))
     }
+
+    /// Returns true if the reader must not see the actor of a change, which another account has made.
+    pub fn hides_actor_of(&self, change: &Change) -> bool {
+        change.actor.as_ref().is_some_and(|actor| self.hides(actor))
+    }
+
+    /// Returns true if the reader must not see this actor.
+    pub fn hides(&self, actor: &str) -> bool {
+        let reader = self.hides_accounts_from.as_ref();
+        reader.is_some_and(|reader| is_account(actor) && reader.as_str() != actor)
+    }
+}
+
+/// Where a page begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Behind a position, or at the oldest change if it is 0. The order is that of positions.
+    After(Position),
+    /// Before a position, which need not be that of a change. The newest change comes first.
+    Before(Position),
 }
 
 /// Part of the record.
 #[derive(Debug)]
 pub struct Page {
-    /// Changes, in the order of their positions.
+    /// Changes, in the order of the page.
     pub changes: Vec<Change>,
     /// Last position that was looked at.
     pub next: Position,
 }
 
-/// Returns the first `limit` changes after a position, from the beginning if it is 0. Looks at up to 10,000 changes, or at all
-/// of one resource. Returns the oldest position as the error if the position is not known.
+/// Returns the next `limit` changes. Looks at up to 10,000 changes, or at all of one resource. Returns the oldest position as the
+/// error if the position after which the page begins is not known.
 pub async fn page(
     connection: &mut Connection,
-    after: Position,
+    start: Start,
     filter: &Filter,
     limit: usize,
 ) -> Result<Result<Page, Position>, Error> {
     /// The matches, and the last position that was looked at if they are fewer than the limit.
     macro_rules! page {
-        ($scanned:literal, $looked_at:literal) => {
+        ($beyond:literal, $order:literal, $last:literal, $scanned:expr, $looked_at:expr) => {
             concat!(
                 "with page as materialized (
                      select position, at, kind, resource, action, version, owner, actor, request_id, data
-                     from (select * from changes where position > $1 ", $scanned, ") scanned
-                     where kind = any ($2) or (kind = any ($3) and owner = $4)
-                     order by position limit $5
+                     from (select * from changes where position ", $beyond, " $1 ", $scanned, ") scanned
+                     where (kind = any ($2) or (kind = any ($3) and owner = $4)) and ($6::text is null or actor = $6)
+                     order by position ", $order, " limit $5
                  ), last as materialized (
-                     select max(position) as last from ", $looked_at, " where (select count(*) from page) < $5
+                     select ", $last, "(position) as last from ", $looked_at, " where (select count(*) from page) < $5
                  )
-                 select page.*, last.last from last left join page on true order by page.position"
+                 select page.*, last.last from last left join page on true order by page.position ", $order
             )
+        };
+        ($beyond:literal, $order:literal, $last:literal) => {
+            if filter.resource.is_none() {
+                page!(
+                    $beyond,
+                    $order,
+                    $last,
+                    concat!("order by position ", $order, " limit $7"),
+                    concat!("(select position from changes where position ", $beyond, " $1 order by position ", $order, " limit $7) scanned")
+                )
+            } else {
+                page!($beyond, $order, $last, "and kind = $7 and resource = $8", "changes")
+            }
         };
     }
     let names = |kinds: &[Kind]| kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>();
-    let query = match &filter.resource {
-        None => sqlx::query_as(page!(
-            "order by position limit $6",
-            "(select position from changes where position > $1 order by position limit $6) scanned"
-        )),
-        Some(_) => sqlx::query_as(page!(
-            "and kind = $6 and resource = $7 order by position",
-            "changes"
-        )),
+    let (Start::After(position) | Start::Before(position)) = start;
+    let query = match start {
+        Start::After(_) => page!(">", "asc", "max"),
+        Start::Before(_) => page!("<", "desc", "min"),
     };
-    let query = query
-        .bind(after.0)
+    let query = sqlx::query_as(query)
+        .bind(position.0)
         .bind(names(&filter.kinds))
         .bind(names(&filter.own_kinds))
         .bind(filter.owner.map(|caller| caller.0))
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(&filter.actor);
     let query = match &filter.resource {
         None => query.bind(MAX_BATCH.cast_signed()),
         Some((kind, resource)) => query.bind(kind.as_str()).bind(resource),
     };
     let rows: Vec<PageRow> = with_timeout(query.fetch_all(&mut *connection)).await?;
-    // Changes are deleted from the front: if the position is there now, none behind it was missing.
+    if let Start::After(after) = start
+        && let Some(oldest) = oldest_unless_known(connection, after).await?
+    {
+        return Ok(Err(oldest));
+    }
+    let last = rows.first().and_then(|row| row.last).map(Position);
+    let changes: Vec<Change> = rows.into_iter().filter_map(PageRow::change).collect();
+    let last_match = changes.last().map(|change| change.position);
+    let looked_at = [last, last_match].into_iter().flatten();
+    let next = match start {
+        Start::After(_) => looked_at.max(),
+        Start::Before(_) => looked_at.min(),
+    };
+    let next = next.unwrap_or(position);
+    Ok(Ok(Page { changes, next }))
+}
+
+/// Returns the oldest position if `after` is neither 0 nor that of a change. Changes are deleted from the front: if the position is
+/// there after a page was read, none behind it was missing.
+async fn oldest_unless_known(
+    connection: &mut Connection,
+    after: Position,
+) -> Result<Option<Position>, Error> {
     let query = sqlx::query_scalar(
         "select min(position) from changes
          having $1 <> 0 and not exists (select from changes where position = $1)",
     );
-    let query = query.bind(after.0).fetch_optional(&mut *connection);
-    if let Some(oldest) = with_timeout(query).await? {
-        return Ok(Err(Position(oldest)));
-    }
-    let last = rows.first().and_then(|row| row.last);
-    let changes: Vec<Change> = rows.into_iter().filter_map(PageRow::change).collect();
-    let last_match = changes.last().map(|change| change.position);
-    let next = last.map(Position).max(last_match).unwrap_or(after);
-    Ok(Ok(Page { changes, next }))
+    let query = query.bind(after.0).fetch_optional(connection);
+    with_timeout(query).await.map(|oldest| oldest.map(Position))
 }
 
 #[derive(FromRow)]

@@ -65,6 +65,11 @@ impl CallerName {
     }
 }
 
+/// Returns true if a name is that of a user account, or of a subject of an issuer.
+pub fn is_account(name: &str) -> bool {
+    name.starts_with("user:") || name.starts_with("jwt:")
+}
+
 impl FromStr for CallerName {
     type Err = Invalid;
 

@@ -18,6 +18,11 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Position(pub i64);
 
+impl Position {
+    /// Largest position.
+    pub const MAX: Self = Self(PetId::MAX);
+}
+
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -52,8 +57,8 @@ pub struct Change {
     /// Time of the change.
     #[schema(value_type = String, format = DateTime, max_length = 64)]
     pub at: DateTime<Utc>,
-    /// Kind of the resource: `pet`, `image`, `order`, `user`, `caller`, `key`, `client`, `session`, `webhook` or `import`. There may be
-    /// further ones.
+    /// Kind of the resource: `pet`, `image`, `order`, `user`, `caller`, `key`, `client`, `session`, `webhook`, `import` or `restore`. There may
+    /// be further ones.
     #[schema(max_length = 16, pattern = "^[a-z]+$")]
     pub kind: String,
     /// Identifier of the resource.
@@ -70,21 +75,34 @@ pub struct Change {
     #[serde(skip)]
     pub owner: Option<CallerId>,
     /// Name of the caller; `operator` for a command, `webhook` for a webhook whose receiver is gone. Absent if the request had
-    /// none.
+    /// none. Callers without the scope `admin` do not see those of the accounts of others.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = r"^[^\x00]*$")]
     pub actor: Option<String>,
-    /// Request id.
+    /// Request id; absent where the actor is hidden.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = "^[A-Za-z0-9._-]+$")]
     pub request_id: Option<String>,
     /// Facts: `status`, `plan`, `scopes`, `disabled`, and `kinds` and `enabled` of a webhook, with the old value (`null` for a new
-    /// resource) and the new one, if they have changed; `secret` (`true`) of a webhook with a new one; the position of the
+    /// resource) and the new one, if they have changed; the `scopes` of a new caller, key or client; `expiresAt` of a key that has
+    /// one, if it is new or was replaced; `password` (`true`) if one was set; `secret` (`true`) of a webhook with a new one; the position of the
     /// delivery of a `retry`, the number of deliveries of `retries`; `pet` of an image or an order; `caller` of a key, a client or a session; number
     /// of `pets` of an import, with the first and the last of their `ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object, nullable = false)]
     pub data: Option<Value>,
+}
+
+impl Change {
+    /// Returns the change without its actor and its request.
+    #[must_use]
+    pub fn without_actor(self) -> Self {
+        Self {
+            actor: None,
+            request_id: None,
+            ..self
+        }
+    }
 }
 
 /// Who makes a change, and in which request.
@@ -144,11 +162,13 @@ pub enum Kind {
     Webhook,
     /// Pets that were imported together.
     Import,
+    /// Restore of a backup.
+    Restore,
 }
 
 impl_names!(
     Kind,
-    "must be pet, image, order, user, caller, key, client, session, webhook or import",
+    "must be pet, image, order, user, caller, key, client, session, webhook, import or restore",
     Pet = "pet",
     Image = "image",
     Order = "order",
@@ -159,6 +179,7 @@ impl_names!(
     Session = "session",
     Webhook = "webhook",
     Import = "import",
+    Restore = "restore",
 );
 
 /// What was done to a resource.

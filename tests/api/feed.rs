@@ -398,3 +398,33 @@ async fn streams_end_at_shutdown_and_go_on_at_another_replica() {
     assert!(first["position"].as_i64() < second["position"].as_i64());
     assert_eq!(one.wait_for_exit().await, Some(0));
 }
+
+/// Polyfills cannot send the header.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_begins_behind_the_last_event_id_of_the_query() {
+    let app = TestApp::start().await;
+    for id in 1..=3 {
+        add(&app, id).await;
+    }
+    let changes = record(&app).await;
+    let position = |index: usize| changes[index]["position"].to_string();
+    let (first, second) = (position(0), position(1));
+    // The header comes first, then the query, then `after`.
+    for (query, header, expected) in [
+        (format!("lastEventId={first}&after={second}"), None, 1),
+        (format!("lastEventId=&after={second}"), None, 2),
+        (format!("lastEventId={first}"), Some(&second), 2),
+        (format!("lastEventId={second}"), Some(&String::new()), 2),
+    ] {
+        let mut request = app.get(&format!("/changes?kind=pet&{query}"));
+        if let Some(header) = header {
+            request = request.header("last-event-id", header.as_str());
+        }
+        let change = Events::open(request).await.change().await;
+        assert_eq!(change, changes[expected], "{query}");
+    }
+    let stream = app.get("/changes?lastEventId=x");
+    let refused = stream.header("accept", "text/event-stream").await;
+    assert_eq!(refused.invalid_fields(), ["lastEventId"]);
+    app.get("/changes?lastEventId=x").is(200).await;
+}

@@ -49,6 +49,7 @@ mod pets;
 mod properties;
 mod readiness;
 mod record;
+mod record_facts;
 mod resets;
 mod sample_store;
 mod sessions;

@@ -10,7 +10,7 @@ use pet_inventory::{
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use test_support::{Response, TestApp, TestDatabase, eventually, images::png, scopes};
+use test_support::{Events, Response, TestApp, TestDatabase, eventually, images::png, scopes};
 
 /// Publishes what has been recorded, and returns it in the order of positions, without changes by commands.
 async fn published(app: &TestApp) -> Vec<Value> {
@@ -266,10 +266,7 @@ async fn versions_of_a_pet_are_recorded_once_and_in_order() {
         let before = last.get(&resource);
         let existed = before.is_some_and(|(_, action)| action != "deleted");
         assert_eq!(existed, action != "created", "{change} after {before:?}");
-        // A pet that is created again may get a version that was drawn before its deletion.
-        let newest = before
-            .filter(|_| existed)
-            .map_or(0, |(version, _)| *version);
+        let newest = before.map_or(0, |(version, _)| *version);
         assert!(
             version.is_none_or(|version| version > newest),
             "{change} after {before:?}"
@@ -464,6 +461,206 @@ async fn record_is_read_in_pages_with_filters() {
         "after=9007199254740992",
     ] {
         app.get(&format!("/changes?{query}")).await.problem(400);
+    }
+}
+
+/// Reads the record from its end, in pages.
+async fn read_backward(app: &TestApp, query: &str) -> Vec<Value> {
+    let mut changes = Vec::new();
+    let mut before = String::new();
+    loop {
+        let path = format!("/changes?order=desc&{query}{before}");
+        let page = app.get(&path).is(200).await.json();
+        let of_page = page["changes"].as_array().expect("changes").iter();
+        changes.extend(of_page.filter(|it| it["actor"] != "operator").cloned());
+        let next = format!("&before={}", page["next"]);
+        if next == before {
+            return changes;
+        }
+        before = next;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn record_is_read_from_its_end() {
+    let app = TestApp::start().await;
+    for id in 1..=7 {
+        app.post("/pet", &json!({"id": id, "name": "Rex"}))
+            .is(201)
+            .await;
+    }
+    app.patch("/pet/3", &json!({"status": "sold"}))
+        .is(200)
+        .await;
+    app.post("/store/order", &json!({"petId": 4})).is(201).await;
+    for query in [
+        "",
+        "kind=pet",
+        "kind=order",
+        "kind=pet&resource=3",
+        "kind=pet&resource=99",
+        "actor=tester",
+        "actor=acme",
+    ] {
+        let mut expected = read(&app, &app.key, query).await;
+        expected.reverse();
+        for limit in [1, 2, 1000] {
+            let query = format!("{query}&limit={limit}");
+            assert_eq!(read_backward(&app, &query).await, expected, "{query}");
+        }
+    }
+    assert_eq!(read(&app, &app.key, "actor=tester").await.len(), 10);
+    assert!(read(&app, &app.key, "actor=acme").await.is_empty());
+    // Any position is a beginning, also one that is none of a change.
+    let changes = read(&app, &app.key, "").await;
+    let position = changes[2]["position"].as_i64().expect("a position");
+    for before in [position + 1, position] {
+        let path = format!("/changes?order=desc&kind=pet&before={before}");
+        let page = app.get(&path).is(200).await.json();
+        let expected = &changes[usize::from(before > position) + 1];
+        assert_eq!(page["changes"][0], *expected, "{page}");
+    }
+    let page = app.get("/changes?order=desc&before=1").is(200).await;
+    assert_eq!(page.json(), json!({"changes": [], "next": 1}));
+    for (query, field) in [
+        ("before=5", "before"),
+        ("order=asc&before=5", "before"),
+        ("order=desc&after=0", "after"),
+        ("order=down", "order"),
+        ("order=desc&before=-1", "before"),
+        ("actor=", "actor"),
+    ] {
+        let refused = app.get(&format!("/changes?{query}")).await;
+        assert_eq!(refused.invalid_fields(), [field], "{query}");
+    }
+    for (query, field) in [("before=5", "before"), ("order=desc", "order")] {
+        let stream = app.get(&format!("/changes?{query}"));
+        let refused = stream.header("accept", "text/event-stream").await;
+        assert_eq!(refused.invalid_fields(), [field], "{query}");
+    }
+}
+
+/// What a reader of changes of pets sees of them: actors, and if there is a request id.
+fn actors(changes: &[Value]) -> Vec<(Option<&str>, bool)> {
+    let changes = changes.iter().filter(|it| it["kind"] == "pet");
+    changes
+        .map(|it| (it["actor"].as_str(), it["requestId"].is_string()))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn actors_of_accounts_are_hidden_from_other_callers() {
+    let app = TestApp::start().await;
+    app.post("/pet", &json!({"id": 1, "name": "Rex"}))
+        .is(201)
+        .await;
+    let password = "correct horse battery staple";
+    let user = json!({"username": "ada", "password": password});
+    let id = app.post("/user", &user).is(201).await.id();
+    let name = format!("user:{id}");
+    // An order changes the pet in the name of its account, which may read changes, too.
+    let grant =
+        format!("update callers set scopes = scopes || '{{read:changes}}' where name = '{name}'");
+    app.database.run(&grant).await;
+    let login = app.anonymous(Method::POST, "/user/login").json(&user);
+    let own = login.is(200).await.json();
+    let own = own.as_str().expect("a token").to_owned();
+    let reader = scopes(&[Scope::ReadChanges, Scope::ReadPets]);
+    let reader = app.make_key("reader", reader).await.secret;
+    let open = async |key: &str, query: &str| {
+        let request = app.anonymous(Method::GET, &format!("/changes?kind=pet{query}"));
+        Events::open(request.bearer_auth(key)).await
+    };
+    let by_account = format!("&actor={name}");
+    let mut streams = [
+        open(&app.key, "").await,
+        open(&reader, "").await,
+        open(&own, "").await,
+        open(&app.key, &by_account).await,
+        open(&own, &by_account).await,
+    ];
+    let mut hidden = open(&reader, &by_account).await;
+    let order = app.anonymous(Method::POST, "/store/order");
+    let order = order.bearer_auth(&own).json(&json!({"petId": 1}));
+    order.is(201).await;
+    let tester = (Some("tester"), true);
+    let account = (Some(&*name), true);
+    let unknown = (None, false);
+    for (key, order) in [(&app.key, account), (&reader, unknown), (&own, account)] {
+        let get = async |query: &str| {
+            let request = app.anonymous(Method::GET, &format!("/changes?{query}"));
+            let page = request.bearer_auth(key).is(200).await.json();
+            page["changes"].as_array().expect("a list").clone()
+        };
+        assert_eq!(actors(&get("").await), [tester, order]);
+        assert_eq!(actors(&get("order=desc").await), [order, tester]);
+        let filtered = get(&format!("actor={name}")).await;
+        let filtered = actors(&filtered);
+        let expected = if order == unknown {
+            vec![]
+        } else {
+            vec![order]
+        };
+        assert_eq!(filtered, expected);
+        assert_eq!(actors(&get("actor=tester").await), [tester]);
+    }
+    // All streams share an event, which has two texts.
+    let expected = [account, unknown, account, account, account];
+    for (stream, expected) in streams.iter_mut().zip(expected) {
+        assert_eq!(actors(&[stream.change().await]), [expected]);
+    }
+    assert!(hidden.is_silent().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn order_that_is_not_changed_is_not_recorded() {
+    let app = TestApp::start().await;
+    app.post("/pet", &json!({"id": 1, "name": "Rex"}))
+        .is(201)
+        .await;
+    let order = json!({"petId": 1, "shipDate": "2026-01-31T12:00:00Z"});
+    let id = app.post("/store/order", &order).is(201).await.id();
+    let before = read(&app, &app.key, "").await;
+    for same in [
+        json!({}),
+        json!({"status": "placed", "complete": false}),
+        json!({"shipDate": "2026-01-31T13:00:00+01:00"}),
+    ] {
+        let patched = app.patch(&format!("/store/order/{id}"), &same).is(200);
+        assert_eq!(patched.await.json()["shipDate"], "2026-01-31T12:00:00Z");
+    }
+    assert_eq!(read(&app, &app.key, "").await, before);
+}
+
+/// A pet is deleted, while others wait to create one with its identifier.
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_of_a_pet_that_is_created_again_ascend() {
+    let app = TestApp::start().await;
+    let pet = json!({"id": 1, "name": "Rex"});
+    let mut last = app.post("/pet", &pet).is(201).await.etag();
+    for _ in 0..20 {
+        // Its creation waits for a transaction that changes the pet, and then deletes it.
+        let mut other = app.database.connect().await;
+        let lock = "begin; update pets set name = name where id = 1";
+        other.execute(lock).await.expect("a lock");
+        let change = async {
+            let waits = "select count(*) from pg_stat_activity
+                         where datname = current_database() and wait_event_type = 'Lock'";
+            eventually(async || app.database.number(waits).await == 1).await;
+            let delete = "update pets set version = nextval('pet_versions') where id = 1;
+                          delete from pets where id = 1; commit";
+            other.execute(delete).await.expect("a commit");
+        };
+        let (created, ()) = tokio::join!(app.post("/pet", &pet).is(201), change);
+        let version = created.etag();
+        let number = |etag: &str| etag.trim_matches('"').parse::<i64>().expect("a number");
+        // Two versions were drawn at least: of the first life, and of this one.
+        assert!(
+            number(&version) > number(&last) + 1,
+            "{version} after {last}"
+        );
+        assert_eq!(app.get("/pet/1").is(200).await.etag(), version);
+        last = version;
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Events {
     unread: VecDeque<u8>,
     /// Identifier of the last event, or of the last block without an event.
     pub last_id: String,
+    /// Type of the event that is being read.
+    kind: String,
 }
 
 impl Events {
@@ -32,6 +34,7 @@ impl Events {
             response,
             unread: VecDeque::new(),
             last_id: String::new(),
+            kind: String::new(),
         }
     }
 
@@ -42,17 +45,20 @@ impl Events {
 
     /// Waits for the next event, and returns its data. Returns `None` at the end of the stream, or if it was cut.
     pub async fn next(&mut self) -> Option<Value> {
-        let (mut kind, mut data) = (String::new(), String::new());
+        let mut data = String::new();
         loop {
             let line = self.line().await?;
             match line.split_once(": ") {
                 Some(("id", id)) => id.clone_into(&mut self.last_id),
-                Some(("event", name)) => name.clone_into(&mut kind),
+                Some(("event", name)) => name.clone_into(&mut self.kind),
                 Some(("data", text)) => text.clone_into(&mut data),
                 _ => assert_eq!(line, "", "an unknown field"),
             }
-            if line.is_empty() && !data.is_empty() {
-                assert_eq!(kind, "change");
+            if line.is_empty() && self.kind == "position" {
+                assert_eq!(data, format!("{{\"position\":{}}}", self.last_id));
+                data = String::new();
+            } else if line.is_empty() {
+                assert_eq!(self.kind, "change");
                 let change: Value = serde_json::from_str(&data).expect("JSON");
                 assert_eq!(change["position"].to_string(), self.last_id);
                 return Some(change);
@@ -71,8 +77,12 @@ impl Events {
         loop {
             let line = timeout(PATIENCE, self.line())
                 .await
-                .expect("a line in time");
-            if let Some(id) = line.expect("a line").strip_prefix("id: ") {
+                .expect("a line in time")
+                .expect("a line");
+            if let Some(kind) = line.strip_prefix("event: ") {
+                kind.clone_into(&mut self.kind);
+            }
+            if let Some(id) = line.strip_prefix("id: ") {
                 id.clone_into(&mut self.last_id);
                 return id.to_owned();
             }

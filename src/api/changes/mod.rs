@@ -2,6 +2,7 @@
 //!
 //! - A caller without `admin` sees changes of pets, images and imports with `read:pets`, of its own orders with
 //!   `read:orders`, and of its own account.
+//!   It sees neither the actor nor the request of what the accounts of others have done.
 //! - A page has every change that was committed before the request.
 
 mod body;
@@ -13,12 +14,13 @@ use axum::{
     http::{HeaderMap, HeaderName, StatusCode, header},
     response::Response,
 };
+use utoipa::ToSchema;
 use utoipa_axum::routes;
 
 use self::{body::PageBody, wanted::Wanted};
 use super::{
     error::Error,
-    extract::Query,
+    extract::{Parameters, Query},
     fields::Violations,
     kinds::KindBody,
     operations::{Facts, Operations},
@@ -28,9 +30,12 @@ use super::{
     state::AppState,
 };
 use crate::{
-    db::{self, changes::Page},
+    db::{
+        self, Cost, Requester,
+        changes::{Page, Start},
+    },
     domain::{
-        Text,
+        Invalid, Text,
         change::{Kind, Position},
     },
 };
@@ -49,21 +54,27 @@ pub fn router() -> Operations {
 /// Read the record of changes
 ///
 /// Returns changes after the position `after`; without it, from the oldest one. A request looks at 10,000 changes at most, so a
-/// page may have fewer than `limit`, or none, while more remain: go on with `next` as `after` until both are equal. Changes
-/// are kept for 30 days, unless configured otherwise. A caller without the scope `admin` sees changes of pets, images and
-/// imports with `read:pets`, of its own orders with `read:orders`, and of its own account.
+/// page may have fewer than `limit`, or none, while more remain: go on with `next` as `after` until both are equal. With
+/// `order=desc`, the newest change comes first, and `before` takes the place of `after`. Changes are kept for 30 days, unless
+/// configured otherwise. A caller without the scope `admin` sees changes of pets, images and imports with `read:pets`, of its own
+/// orders with `read:orders`, and of its own account, without the actor and the request of what the accounts of others have done.
 ///
 /// With `Accept: text/event-stream`, the response is a stream of Server-Sent Events, without an end: `event: change`, with the
-/// change as `data` and its position as `id`. It begins behind `Last-Event-ID` or `after`; without both, with the next change.
-/// Every 15 s at the latest, the last position is sent as an `id` without `data`. The stream ends when the credential is no
+/// change as `data` and its position as `id`. It begins behind `Last-Event-ID`, `lastEventId` or `after`, the first of these that
+/// is there; without them, with the next change. At the beginning and every 15 s at the latest, `event: position` has the last
+/// position as `id`, and `{"position": …}` as `data`. The stream ends when the credential is no
 /// longer valid, when the client reads too slowly, and when the service stops: then repeat the request with the last `id` as
 /// `Last-Event-ID`.
 #[utoipa::path(
     get, path = "/changes", operation_id = "listChanges", tag = "changes", security(("bearer" = ["read:changes"])),
     params(
         ("after" = Option<i64>, Query, description = "Position after which the changes begin.", minimum = 0, maximum = 9_007_199_254_740_991_i64, example = 0),
+        ("order" = inline(Option<Order>), Query, description = "`asc`, the default, or `desc`: the newest change first. Not for a stream."),
+        ("before" = Option<i64>, Query, description = "With `order=desc`: position before which the changes begin; it need not be that of a change. The newest one if absent.", minimum = 0, maximum = 9_007_199_254_740_991_i64, example = 9_007_199_254_740_991_i64),
         ("kind" = inline(Option<Vec<KindBody>>), Query, description = "Kinds of resources, repeated or separated by commas that are not encoded.", min_items = 1, max_items = 100, example = json!(["pet"])),
         ("resource" = Option<String>, Query, description = "Identifier of the only resource; with one `kind`.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "7"),
+        ("actor" = Option<String>, Query, description = "Name of the only actor. That of the account of another caller has no changes, unless the caller has the scope `admin`.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "acme"),
+        ("lastEventId" = Option<String>, Query, description = "Of a stream: as the header `Last-Event-ID`, for clients that cannot send it.", max_length = 16, pattern = "^[0-9]*$", example = ""),
         ("limit" = Option<i64>, Query, description = "Maximum number of changes; 100 if absent. A stream has no limit.", minimum = 1, maximum = 1_000),
     ),
     responses(
@@ -81,19 +92,31 @@ async fn list(
     let is_stream = accepts_events(&headers);
     let mut violations = Violations::default();
     let after = query.optional(&mut violations, "after", str::parse);
+    let before = query.optional(&mut violations, "before", str::parse);
+    let is_descending = read_order(&mut violations, &query) == Order::Desc;
+    if is_descending && is_stream {
+        violations.add("order", "must not be desc for a stream");
+    } else if is_descending && after.is_some() {
+        violations.add("after", "must not be given with order=desc, but before");
+    } else if !is_descending && before.is_some() {
+        violations.add("before", "needs order=desc, and no stream");
+    }
     let limit = query.optional(&mut violations, "limit", parse_limit);
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
     let kinds: Vec<Kind> = parse_distinct(&mut violations, &query, "kind");
     let resource = query.optional(&mut violations, "resource", |id| Text::new(id.into()));
     if resource.is_some() && kinds.len() != 1 {
         violations.add("resource", "needs one kind");
     }
-    let last = headers.get(LAST_EVENT_ID);
-    let last = last.filter(|last| is_stream && !last.is_empty());
-    let last = last.map(|last| last.to_str().unwrap_or_default().parse::<Position>());
-    let last = last.transpose().unwrap_or_else(|reason| {
-        violations.add("Last-Event-ID", reason.to_string());
-        None
+    let actor = query.optional(&mut violations, "actor", |name| match name.len() {
+        0 => Err(Invalid::because("must not be empty")),
+        _ => Text::new(name.into()),
     });
+    let last = if is_stream {
+        last_event_id(&mut violations, &headers, &query)
+    } else {
+        None
+    };
     violations.finish(Some(()))?;
     let wanted = Wanted {
         resource: kinds
@@ -105,23 +128,80 @@ async fn list(
         } else {
             kinds
         },
+        actor: actor.map(|name| name.as_str().to_owned()),
         after: last.or(after),
     };
+    let address = context.client_address();
     if is_stream {
-        return stream::open(state, wanted, &caller, context.client_address(), &headers).await;
+        return stream::open(state, wanted, &caller, address, &headers).await;
     }
-    let (after, filter) = (wanted.after.unwrap_or_default(), wanted.filter(&caller));
-    let read = state.database.run(async |connection| {
+    let filter = wanted.filter(&caller);
+    let start = if is_descending {
+        Start::Before(before.unwrap_or(Position::MAX))
+    } else {
+        Start::After(after.unwrap_or_default())
+    };
+    let read = state.database.read_large(Cost::Bytes, async |connection| {
         db::changes::publish_all(connection).await?;
-        db::changes::page(connection, after, &filter, limit.unwrap_or(DEFAULT_LIMIT)).await
+        db::changes::page(connection, start, &filter, limit).await
     });
-    let page: Result<Page, _> = read.await?;
+    let requester = Requester {
+        address,
+        caller: caller.id,
+    };
+    let page: Result<Page, _> = requester.read(read).await?;
     let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
+    let changes = changes.into_iter().map(|change| {
+        if filter.hides_actor_of(&change) {
+            change.without_actor()
+        } else {
+            change
+        }
+    });
     let body = PageBody {
-        changes,
+        changes: changes.collect(),
         next: next.0,
     };
     response::json(StatusCode::OK, &body)
+}
+
+/// Order of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[schema(as = ChangeOrder, rename_all = "lowercase", example = "desc")]
+enum Order {
+    Asc,
+    Desc,
+}
+
+fn read_order(violations: &mut Violations, query: &Parameters) -> Order {
+    let order = query.optional(violations, "order", |name| match name {
+        "asc" => Ok(Order::Asc),
+        "desc" => Ok(Order::Desc),
+        _ => Err(Invalid::because("must be asc or desc")),
+    });
+    order.unwrap_or(Order::Asc)
+}
+
+/// Returns the position behind which a stream goes on, from the header or, for polyfills, from the query. An empty one is absent.
+fn last_event_id(
+    violations: &mut Violations,
+    headers: &HeaderMap,
+    query: &Parameters,
+) -> Option<Position> {
+    let header = headers.get(LAST_EVENT_ID);
+    let header = header.map(|value| value.to_str().unwrap_or("invalid"));
+    let (name, text) = match header.filter(|text| !text.is_empty()) {
+        Some(text) => ("Last-Event-ID", Some(text.to_owned())),
+        None => {
+            let name = "lastEventId";
+            (
+                name,
+                query.optional(violations, name, |text| Ok(text.to_owned())),
+            )
+        }
+    };
+    let position = text.filter(|text| !text.is_empty())?.parse::<Position>();
+    position.map_err(|reason| violations.add(name, reason)).ok()
 }
 
 /// Returns true if the client wants Server-Sent Events.

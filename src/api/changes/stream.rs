@@ -23,7 +23,7 @@ use crate::{
     },
     db::{
         self, Cost, Requester,
-        changes::{Filter, Page},
+        changes::{Filter, Page, Start},
     },
     domain::{
         address::AddressKey,
@@ -135,7 +135,7 @@ enum Source {
 }
 
 impl ChangeStream {
-    /// Waits for the next event, or for the time of a sign of life. Returns `None` at the end of the stream.
+    /// Waits for the next event, or for the time of one with the position. Returns `None` at the end of the stream.
     async fn next(&mut self) -> Option<Bytes> {
         let text = self.next_text().await?;
         self.sent_at = Some(Instant::now());
@@ -145,14 +145,14 @@ impl ChangeStream {
     async fn next_text(&mut self) -> Option<Bytes> {
         // At once, so that the client knows where it is, and proxies pass the response on.
         if self.sent_at.is_none() {
-            return Some(sign_of_life(self.position));
+            return Some(position_event(self.position));
         }
         loop {
             if self.next_check <= Instant::now() {
                 self.check().await?;
                 self.next_check = Instant::now() + CHECK_INTERVAL;
                 if self.sent_at.is_some_and(|at| at.elapsed() >= KEEP_ALIVE) {
-                    return Some(sign_of_life(self.position));
+                    return Some(position_event(self.position));
                 }
             }
             if let Some(text) = self.next_of_batch() {
@@ -211,7 +211,13 @@ impl ChangeStream {
             if position > self.position {
                 self.position = position;
                 if self.filter.includes(&event.change) {
-                    return Some(event.text.get_or_init(|| text(&event.change)).clone());
+                    let text = if self.filter.hides_actor_of(&event.change) {
+                        let hidden = || text(&event.change.clone().without_actor());
+                        event.text_without_actor.get_or_init(hidden)
+                    } else {
+                        event.text.get_or_init(|| text(&event.change))
+                    };
+                    return Some(text.clone());
                 }
             }
         }
@@ -224,7 +230,7 @@ impl ChangeStream {
         let database = &self.state.database;
         let read = database.read_large(Cost::Bytes, async |connection| {
             db::changes::publish_all(connection).await?;
-            db::changes::page(connection, self.position, &self.filter, PAGE).await
+            db::changes::page(connection, Start::After(self.position), &self.filter, PAGE).await
         });
         let page: Result<Page, _> = self.requester.read(read).await?;
         let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
@@ -259,7 +265,9 @@ fn text(change: &Change) -> Bytes {
     format!("event: change\nid: {}\ndata: {json}\n\n", change.position.0).into()
 }
 
-/// Returns a position without an event: the client goes on from there.
-fn sign_of_life(position: Position) -> Bytes {
-    format!("id: {}\n\n", position.0).into()
+/// Returns an event with a position, from which the client goes on. It has data: parsers drop an event without, and with it the
+/// position.
+fn position_event(position: Position) -> Bytes {
+    let position = position.0;
+    format!("event: position\nid: {position}\ndata: {{\"position\":{position}}}\n\n").into()
 }

@@ -12,6 +12,7 @@ use crate::{
 pub struct Wanted {
     pub kinds: Vec<Kind>,
     pub resource: Option<(Kind, String)>,
+    pub actor: Option<String>,
     /// Position behind which the changes begin.
     pub after: Option<Position>,
 }
@@ -19,9 +20,14 @@ pub struct Wanted {
 impl Wanted {
     /// Returns the wanted changes that a caller sees.
     pub fn filter(&self, caller: &Caller) -> Filter {
-        Filter {
+        let filter = Filter {
             resource: self.resource.clone(),
+            actor: self.actor.clone(),
             ..visible(caller, &self.kinds)
+        };
+        match &self.actor {
+            Some(actor) if filter.hides(actor) => Filter::default(),
+            _ => filter,
         }
     }
 }
@@ -30,6 +36,7 @@ impl Wanted {
 fn visible(caller: &Caller, kinds: &[Kind]) -> Filter {
     let mut filter = Filter {
         owner: caller.id,
+        hides_accounts_from: (!caller.scopes.contains(Scope::Admin)).then(|| caller.name.clone()),
         ..Filter::default()
     };
     let scopes = caller.scopes;

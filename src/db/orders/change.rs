@@ -56,6 +56,9 @@ pub async fn change_in(
         Ok(details) => details,
         Err(refusal) => return Ok(ChangeOutcome::Refused(refusal)),
     };
+    if details == order.details {
+        return Ok(ChangeOutcome::Changed(order));
+    }
     let query = sqlx::query_scalar(
         "update orders
          set status = $2, complete = $3, ship_date = $4, held_pet = case when $5 then held_pet end

@@ -1,8 +1,10 @@
 //! Adds pets: one in a transaction, or those of several requests in one statement.
 //!
-//! Invariant: rows are inserted in the order of their identifiers, so that two batches cannot deadlock.
+//! Invariants:
+//! - Rows are inserted in the order of their identifiers, so that two batches cannot deadlock.
+//! - Versions of a pet ascend, also if it is deleted and created again.
 
-use std::{iter, slice};
+use std::{collections::HashMap, iter, slice};
 
 use sqlx::types::Json;
 
@@ -80,6 +82,10 @@ impl BatchedStatement for Inserts {
 
     const SUMMARY: &'static str = "INSERT pets";
 
+    fn needs_transaction(additions: &[Addition]) -> bool {
+        additions.iter().any(|addition| addition.pet.id.is_some())
+    }
+
     async fn execute_all(
         connection: &mut Connection,
         inputs: &mut Vec<Addition>,
@@ -115,7 +121,7 @@ async fn insert_all(
     // Position and identifier of each row are returned with the result, to assign it to its request.
     let query = sqlx::query_as(concat!(
         "with given as materialized (
-             select ordinality, coalesce(id, nextval('pet_ids')) as id, ",
+             select ordinality, id is not null as is_chosen, coalesce(id, nextval('pet_ids')) as id, ",
         client_columns!(""),
         "
              from jsonb_populate_recordset(null::pets, $1) with ordinality
@@ -133,14 +139,14 @@ async fn insert_all(
             "select distinct on (id) 'pet', id::text, 'created', stored.version, null::bigint,
                     ($2::text[])[ordinality], ($3::text[])[ordinality],
                     jsonb_build_object('status', jsonb_build_array(null, status))
-             from stored join given using (id) order by id, ordinality"
+             from stored join given using (id) where not is_chosen order by id, ordinality"
         ),
         "
          select ordinality, id, stored.version from given left join stored using (id)
          order by id, ordinality",
     ));
     let query = query.bind(Json(rows)).bind(actors).bind(request_ids);
-    let query = query.fetch_all(connection);
+    let query = query.fetch_all(&mut *connection);
     let rows: Vec<(i64, PetId, Option<Version>)> = with_timeout(query).await?;
     let mut stored = vec![None; additions.len()];
     let mut last_id = None;
@@ -151,5 +157,49 @@ async fn insert_all(
             *slot = version.filter(|_| is_first).map(|version| (id, version));
         }
     }
+    let chosen = iter::zip(additions, &mut stored)
+        .filter(|(addition, _)| addition.pet.id.is_some())
+        .filter_map(|(addition, stored)| Some((addition, stored.as_mut()?)));
+    renew_versions(connection, chosen.collect()).await?;
     Ok(stored)
+}
+
+/// Gives pets that were just inserted with chosen identifiers another version, and records them: the first one may have been drawn
+/// before a wait for the deletion of a pet with the same identifier, which had got a higher one.
+async fn renew_versions(
+    connection: &mut Connection,
+    chosen: Vec<(&Addition, &mut (PetId, Version))>,
+) -> Result<(), Error> {
+    if chosen.is_empty() {
+        return Ok(());
+    }
+    let (mut ids, mut actors, mut request_ids) = (Vec::new(), Vec::new(), Vec::new());
+    for (Addition { initiator, .. }, (id, _)) in &chosen {
+        ids.push(id.get());
+        actors.push(initiator.actor());
+        request_ids.push(initiator.request_id.as_deref());
+    }
+    let query = sqlx::query_as(concat!(
+        "with changed as (
+             update pets set version = nextval('pet_versions')
+             from unnest($1::bigint[], $2::text[], $3::text[]) as given (id, actor, request_id)
+             where pets.id = given.id
+             returning pets.id, version, status, actor, request_id
+         ), ",
+        recorded!(
+            "select 'pet', id::text, 'created', version, null::bigint, actor, request_id,
+                    jsonb_build_object('status', jsonb_build_array(null, status))
+             from changed order by id"
+        ),
+        " select id, version from changed"
+    ));
+    let query = query.bind(ids).bind(actors).bind(request_ids);
+    let versions: Vec<(PetId, Version)> = with_timeout(query.fetch_all(connection)).await?;
+    let versions: HashMap<PetId, Version> = versions.into_iter().collect();
+    for (_, (id, version)) in chosen {
+        if let Some(renewed) = versions.get(id) {
+            *version = *renewed;
+        }
+    }
+    Ok(())
 }

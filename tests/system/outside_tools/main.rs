@@ -17,6 +17,7 @@ mod console_administration;
 mod console_keyboard;
 mod console_pets;
 mod deployment;
+mod event_sources;
 mod images;
 mod nginx;
 mod other_origins;

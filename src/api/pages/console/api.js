@@ -181,10 +181,10 @@ export async function follow({ changed, missed, signal }) {
       }
       pause = Math.max(pause, Number(response.headers.get("retry-after")) * 1_000 || 0);
       if (response.ok) {
-        for await (const { id, data } of events(response.body)) {
+        for await (const { event, id, data } of events(response.body)) {
           attempt.isAlive();
           last = id;
-          if (data) changed(JSON.parse(data));
+          if (event === "change") changed(JSON.parse(data));
         }
       }
     } catch {
