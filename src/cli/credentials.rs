@@ -151,9 +151,9 @@ impl Owner {
             }
             return Ok((known.id, plan));
         }
-        if name.is_of_a_user() {
-            return Err("names that start with user: are reserved; pass another --caller".into());
-        }
+        let name = &CallerName::new(name.as_str()).map_err(|reason| {
+            format!("the name of a new caller {reason}; pass another --caller")
+        })?;
         let plan = self
             .plan
             .ok_or("a new caller needs a plan; add --plan free, --plan pro or --plan enterprise")?;

@@ -36,12 +36,30 @@ pub fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Strin
     part_of_table(Some(heading), &[], rows)
 }
 
+/// Escapes control and bidirectional characters, with which a text could change what a terminal shows of others.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        let is_bidirectional = matches!(
+            character,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        );
+        if is_bidirectional || character.is_control() {
+            escaped.extend(character.escape_unicode());
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
+}
+
 /// Formats a part of a long table; only the first one has a heading. The columns have at least these widths.
 pub fn part_of_table(
     heading: Option<&[&str]>,
     widths: &[u16],
     rows: impl Iterator<Item = Vec<String>>,
 ) -> String {
+    let rows = rows.map(|row| row.iter().map(|cell| escaped(cell)).collect::<Vec<_>>());
     let mut table = Table::new();
     table.load_style(NOTHING).add_rows(rows);
     if let Some(heading) = heading {

@@ -3,7 +3,8 @@
 use std::{fmt, str::FromStr};
 
 use super::{
-    Invalid, address::AddressKey, check_caller_name, check_text, id::CredentialId, plan::Plan,
+    Invalid, address::AddressKey, canonical_name, check_caller_name, check_text, id::CredentialId,
+    plan::Plan,
 };
 
 /// Identifier of a caller in the database.
@@ -20,7 +21,8 @@ impl FromStr for CallerId {
 }
 
 texts! {
-    /// Name of a caller: 1–64 characters, without control characters, and without white space at either end.
+    /// Name of a caller: 1–64 characters, without control characters, and without white space at either end. Those that people give
+    /// also follow the rules of [`CallerName::new`].
     CallerName
 }
 
@@ -54,14 +56,28 @@ impl CallerName {
         Self("webhook".to_owned())
     }
 
-    /// Returns true if the name is reserved for the caller of a user account (`user:` and the account's id).
-    pub fn is_of_a_user(&self) -> bool {
-        self.0.starts_with("user:")
+    /// Validates a name that a person gives to a new caller, as a username is. Names that are reserved in any case are those with
+    /// which the service records changes, and those that begin as the callers of accounts and of subjects of issuers do.
+    pub fn new(name: &str) -> Result<Self, Invalid> {
+        const RESERVED: Invalid = Invalid::because(
+            "must be neither operator, anonymous nor webhook, nor begin with user: or jwt:",
+        );
+        let name = canonical_name(name)?;
+        let lower = name.to_lowercase();
+        if ["operator", "anonymous", "webhook"].contains(&&*lower) || is_account(&lower) {
+            return Err(RESERVED);
+        }
+        Ok(Self(name))
     }
 
-    /// Returns true for the caller of an external issuer's subject (`jwt:` and a hash).
+    /// Returns true for the caller of an external issuer's subject: `jwt:` and 22 characters of a hash, possibly with the subject.
     pub fn is_of_an_issuer(&self) -> bool {
-        self.0.starts_with("jwt:")
+        const HASH: usize = 22;
+        let is_of_hash = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+        self.0.strip_prefix("jwt:").is_some_and(|rest| {
+            let hash = rest.bytes().take_while(|byte| is_of_hash(byte)).count();
+            hash == HASH && matches!(rest.as_bytes().get(HASH), None | Some(b':'))
+        })
     }
 }
 
@@ -70,18 +86,13 @@ pub fn is_account(name: &str) -> bool {
     name.starts_with("user:") || name.starts_with("jwt:")
 }
 
+/// Reads the name of a caller that may exist, or that the service itself gives.
 impl FromStr for CallerName {
     type Err = Invalid;
 
     fn from_str(name: &str) -> Result<Self, Invalid> {
         check_caller_name(name)?;
-        let name = Self(name.to_owned());
-        if name == Self::operator() || name == Self::webhook() {
-            return Err(Invalid::because(
-                "is reserved for changes that no caller makes",
-            ));
-        }
-        Ok(name)
+        Ok(Self(name.to_owned()))
     }
 }
 

@@ -74,6 +74,9 @@ pub mod webhook;
 
 use std::{borrow::Cow, str::FromStr};
 
+use precis_profiles::{UsernameCasePreserved, precis_core::profile::PrecisFastInvocation as _};
+use unicode_security::MixedScript as _;
+
 pub(crate) use impl_names;
 
 /// Maximum number of characters of a [`Text`].
@@ -147,6 +150,25 @@ fn check_caller_name(name: &str) -> Result<(), Invalid> {
         ));
     }
     Ok(())
+}
+
+/// Validates a name that a person gives to a caller or user, and returns it in the form of UsernameCasePreserved (RFC 8265 §3.4). A
+/// name that mixes scripts, and so may look like another one, is refused (UTS #39 §5.1).
+fn canonical_name(name: &str) -> Result<String, Invalid> {
+    check_caller_name(name)?;
+    let canonical = UsernameCasePreserved::enforce(name).map_err(|_| {
+        Invalid::because(
+            "must consist of letters, digits and ASCII symbols, without spaces and invisible or bidirectional characters \
+             (RFC 8265)",
+        )
+    })?;
+    if !canonical.is_single_script() {
+        return Err(Invalid::because(
+            "must not mix scripts, as Latin and Cyrillic",
+        ));
+    }
+    check_caller_name(&canonical)?;
+    Ok(canonical.into_owned())
 }
 
 #[cfg(test)]

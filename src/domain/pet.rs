@@ -4,6 +4,9 @@
 //! - Lengths are in characters (Unicode scalar values).
 //! - No value is rewritten: `category`, `tags` and `photoUrls` are returned exactly as they were sent.
 
+use icu_properties::{
+    CodePointSetData, CodePointSetDataBorrowed, props::DefaultIgnorableCodePoint,
+};
 use unicode_normalization::UnicodeNormalization as _;
 use url::Url;
 
@@ -17,7 +20,7 @@ pub const MAX_PHOTO_URL: usize = 2_048;
 pub const MAX_ITEMS: usize = 100;
 
 texts! {
-    /// Name of a pet: 1–[`MAX_NAME`] characters.
+    /// Name of a pet: 1–[`MAX_NAME`] characters, of which one is visible.
     PetName
 
     /// Absolute `http` or `https` URL, or relative reference (RFC 3986 §4.2), of 1–[`MAX_PHOTO_URL`] characters, exactly
@@ -32,8 +35,18 @@ impl PetName {
             return Err(Invalid::because("must not be empty"));
         }
         check_name(&name)?;
+        if !name.chars().any(is_visible) {
+            return Err(Invalid::because("must have a visible character"));
+        }
         Ok(Self(name))
     }
+}
+
+/// Returns false for white space, control characters, and characters that are not shown (Default_Ignorable_Code_Point of Unicode).
+fn is_visible(character: char) -> bool {
+    const IGNORABLE: CodePointSetDataBorrowed<'static> =
+        CodePointSetData::new::<DefaultIgnorableCodePoint>();
+    !(character.is_whitespace() || character.is_control() || IGNORABLE.contains(character))
 }
 
 /// Returns the name of a pet, or the beginning of one, in the form in which names are compared: without case (as of

@@ -2,15 +2,13 @@
 
 use std::{fmt, str::FromStr};
 
-use precis_profiles::{UsernameCasePreserved, precis_core::profile::PrecisFastInvocation};
 use secrecy::{ExposeSecret, SecretString};
 use unicode_normalization::UnicodeNormalization;
-use unicode_security::MixedScript;
 
 use super::{
     Invalid, Text,
     caller::{CallerId, Scope, Scopes},
-    check_caller_name,
+    canonical_name, check_caller_name,
 };
 
 /// Maximum number of accounts in a request to `POST /user/createWithList`.
@@ -25,22 +23,9 @@ texts! {
 
 impl Username {
     /// Validates a new name, and returns it in the form of UsernameCasePreserved (RFC 8265): names are compared without
-    /// their case ([`Username::folded`]), but keep it. A name that mixes scripts, and so may look like another one, is
-    /// refused (UTS #39 §5.1).
+    /// their case ([`Username::folded`]), but keep it.
     pub fn new(name: &str) -> Result<Self, Invalid> {
-        check_caller_name(name)?;
-        let canonical = UsernameCasePreserved::enforce(name).map_err(|_| {
-            Invalid::because(
-                "must consist of letters, digits and ASCII symbols, without spaces and invisible or \
-                 bidirectional characters (RFC 8265)",
-            )
-        })?;
-        if !canonical.is_single_script() {
-            return Err(Invalid::because(
-                "must not mix scripts, as Latin and Cyrillic",
-            ));
-        }
-        canonical.parse()
+        canonical_name(name)?.parse()
     }
 
     /// Returns the case-folded name, which is the same for names that differ only in case or form.

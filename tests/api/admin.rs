@@ -124,7 +124,7 @@ async fn callers_are_created_changed_and_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_are_listed_by_name() {
     let app = TestApp::start().await;
-    for name in ["acme", "Zoo", "acme 2", "acorn", "bär"] {
+    for name in ["acme", "Zoo", "acme-2", "acorn", "bär"] {
         create(&app, name).await;
     }
     let names = |page: &Response| -> Vec<String> {
@@ -133,8 +133,8 @@ async fn callers_are_listed_by_name() {
         callers.iter().map(name).collect()
     };
     for (query, expected) in [
-        ("?name=ac", &["acme", "acme 2", "acorn"][..]),
-        ("?name=acme", &["acme", "acme 2"]),
+        ("?name=ac", &["acme", "acme-2", "acorn"][..]),
+        ("?name=acme", &["acme", "acme-2"]),
         ("?name=b%C3%A4", &["bär"]),
         ("?name=AC", &[]),
         ("?name=%25", &[]),
@@ -152,6 +152,80 @@ async fn callers_are_listed_by_name() {
         next = next_path(&app, &page);
     }
     assert_eq!(paged, all);
+}
+
+/// Names that people give do not look like those of others. Callers that exist keep theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_new_callers_are_checked_as_usernames_are() {
+    let app = TestApp::start().await;
+    let commands = Commands::on(app.database.shared());
+    let callers = "/admin/callers";
+    let misleading = [
+        "operator",
+        "Operator",
+        "ANONYMOUS",
+        "webhook",
+        "user:7",
+        "User:7",
+        "jwt:x",
+        "JWT:x",
+        // Full width, which RFC 8265 maps.
+        "\u{ff35}ser:7",
+        "\u{41e}perator",
+        "ac\u{202e}me",
+        "ac\u{200b}me",
+        "acme corp",
+        "acme\u{3000}corp",
+        "",
+    ];
+    for name in misleading {
+        let refused = app.post(callers, &json!({"name": name, "plan": "free"}));
+        assert_eq!(refused.await.invalid_fields(), ["name"], "{name:?}");
+        let keys = ["keys", "create", "--plan", "free", "--caller", name];
+        assert_ne!(commands.run(&keys).await.code, Some(0), "{name:?}");
+    }
+    for name in [
+        "Acme",
+        "bär",
+        "オペレーター",
+        "acme_corp-2@example.com",
+        "1",
+    ] {
+        let caller = json!({"name": name, "plan": "free"});
+        let created = app.post(callers, &caller).is(201).await;
+        assert_eq!(created.json()["name"], name);
+    }
+    for (number, name) in [
+        "operator",
+        "webhook",
+        "jwt:x",
+        "acme corp",
+        "ac\u{202e}me",
+        "\u{41e}perator",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let insert = format!(
+            "insert into callers (name, plan, scopes) values ('{name}', 'free', '{{read:pets}}') returning id"
+        );
+        let id = app.database.number(&insert).await;
+        let path = format!("{callers}/{id}");
+        let pro = app.patch(&path, &json!({"plan": "pro"})).is(200).await;
+        assert_eq!(pro.json()["name"], *name);
+        let table = commands.run(&["callers", "list"]).await.is(0).stdout;
+        let shown = name.replace('\u{202e}', "\\u{202e}");
+        assert!(
+            table.contains(&shown) && !table.contains('\u{202e}'),
+            "{table}"
+        );
+        if number % 2 == 0 {
+            app.delete(&path).is(200).await;
+        } else {
+            commands.run(&["callers", "disable", name]).await.is(0);
+            commands.run(&["callers", "delete", name]).await.is(0);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

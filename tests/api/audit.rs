@@ -96,8 +96,11 @@ async fn changes_by_commands_are_recorded_as_those_of_the_operator() {
     assert_eq!(commands.changes(&["--caller", "operator"]).await, expected);
     // No caller may have that name.
     let reserved = ["keys", "create", "--caller", "operator", "--plan", "free"];
-    let reserved = commands.run(&reserved).await.is(2);
-    assert!(reserved.stderr.contains("reserved"), "{reserved:?}");
+    let reserved = commands.run(&reserved).await.is(1);
+    assert!(
+        reserved.stderr.contains("must be neither operator"),
+        "{reserved:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -629,7 +629,15 @@ fn forged(archive: &[u8], parts: &Entries) -> Vec<(&'static str, Vec<u8>)> {
     link.set_entry_type(tar::EntryType::Link);
     link.set_cksum();
     let large = changed(parts, "header", |json| json.resize(2 << 20, b' '));
+    let clock = |position: &str| {
+        pack(&changed(parts, "tables/changes_clock", |rows| {
+            *rows = format!("t\t{position}\n").into_bytes();
+        }))
+    };
     vec![
+        ("clock behind", clock("1")),
+        ("clock ahead", clock("9007199254740990")),
+        ("negative clock", clock("-5")),
         ("one image twice", pack(&same_image)),
         ("image without a row", pack(&unknown_image)),
         ("smaller size", of_size("1")),

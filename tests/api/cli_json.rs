@@ -241,32 +241,32 @@ async fn columns_are_aligned_behind_wide_characters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_create_explains_how_to_use_an_existing_caller() {
     let commands = Commands::on(TestDatabase::migrated().await);
-    create(&commands, "pet shop").await;
+    create(&commands, "pet-shop").await;
     let more = [
         "keys",
         "create",
         "--caller",
-        "pet shop",
+        "pet-shop",
         "--scope",
         "write:pets",
     ];
     let refused = commands.run(&more).await.is(1);
-    let fix = "pet-inventory callers set-scopes 'pet shop' read:pets write:pets\n";
+    let fix = "pet-inventory callers set-scopes 'pet-shop' read:pets write:pets\n";
     assert!(refused.stderr.ends_with(fix), "{refused:?}");
     assert!(refused.stderr.contains("omit it"), "{refused:?}");
     // The command does what the message promises.
     let set = [
         "callers",
         "set-scopes",
-        "pet shop",
+        "pet-shop",
         "read:pets",
         "write:pets",
     ];
     commands.run(&set).await.is(0);
     commands.run(&more).await.is(0);
-    let plan = ["keys", "create", "--caller", "pet shop", "--plan", "pro"];
+    let plan = ["keys", "create", "--caller", "pet-shop", "--plan", "pro"];
     let refused = commands.run(&plan).await.is(1);
-    let fix = "pet-inventory callers set-plan 'pet shop' pro\n";
+    let fix = "pet-inventory callers set-plan 'pet-shop' pro\n";
     assert!(refused.stderr.ends_with(fix), "{refused:?}");
 }
 

@@ -251,6 +251,47 @@ async fn patch_pet_merges_by_rfc_7396() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_of_pets_have_a_visible_character() {
+    let app = TestApp::start().await;
+    app.post("/pet", &json!({"id": 1, "name": "Rex"}))
+        .is(201)
+        .await;
+    for blank in [
+        " ",
+        "\t\n",
+        "\u{a0}",
+        "\u{3000}",
+        "\u{200b}",
+        "\u{ad}",
+        "\u{3164}",
+        "\u{202e}",
+        "\u{feff}\u{2060}",
+        "\u{7f}\u{1b}",
+        "\u{e0041}",
+    ] {
+        let name = json!({"name": blank});
+        for request in [
+            app.post("/pet", &name),
+            app.put("/pet", &json!({"id": 1, "name": blank})),
+            app.patch("/pet/1", &name),
+            app.request(Method::POST, "/pet/1")
+                .query(&[("name", blank)]),
+        ] {
+            assert_eq!(request.await.invalid_fields(), ["name"], "{blank:?}");
+        }
+    }
+    for name in [" x ", "🦊", "é\u{200b}", "👩\u{200d}🚀", "\u{2800}"] {
+        let added = app.post("/pet", &json!({"name": name})).is(201).await;
+        assert_eq!(added.json()["name"], name);
+    }
+    // One that is stored stays readable.
+    app.database
+        .run("update pets set name = ' ' where id = 1")
+        .await;
+    assert_eq!(app.get("/pet/1").is(200).await.json()["name"], " ");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn patch_pet_with_invalid_result_is_400_and_changes_nothing() {
     let app = TestApp::start().await;
     let added = app.post("/pet", &with_id(rex(), 5)).is(201).await;

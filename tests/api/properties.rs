@@ -99,7 +99,9 @@ fn pet() -> impl Strategy<Value = Value> {
         option::of(tags),
         option::of(status()),
     );
-    (id, text(1), optional).prop_map(|(id, name, (category, photo_urls, tags, status))| {
+    // A character of which is visible.
+    let name = text(0).prop_map(|name| format!("{}x", name.chars().take(254).collect::<String>()));
+    (id, name, optional).prop_map(|(id, name, (category, photo_urls, tags, status))| {
         let mut pet = Map::new();
         pet.insert("id".into(), id.into());
         pet.insert("name".into(), name.into());

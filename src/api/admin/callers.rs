@@ -96,8 +96,8 @@ impl From<&CallerRecord> for CallerBody {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = CallerInput, example = json!({"name": "acme", "plan": "pro", "scopes": ["read:pets", "write:pets"]}))]
 pub(super) struct NewCallerBody {
-    /// Name, without surrounding white space and control characters. `operator`, and names that begin with `user:`, are
-    /// reserved.
+    /// Name: letters, digits and ASCII symbols (UsernameCasePreserved of RFC 8265), of one script. `operator`, `anonymous`, `webhook`,
+    /// and names that begin with `user:` or `jwt:`, are reserved in any case.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]*$")]
     name: Field<String>,
     /// Plan.
@@ -114,13 +114,7 @@ impl NewCallerBody {
     /// Checks the caller.
     fn into_parts(self) -> Result<(CallerName, Plan, Scopes), Error> {
         let mut violations = Violations::default();
-        let name = violations.required("name", self.name, |name| {
-            let name: CallerName = name.parse()?;
-            if name.is_of_a_user() {
-                return Err(Invalid::because("must not begin with user:"));
-            }
-            Ok(name)
-        });
+        let name = violations.required("name", self.name, |name| CallerName::new(&name));
         let plan = violations.required("plan", self.plan, |plan| plan.parse::<Plan>());
         let scopes = read_scopes(&mut violations, self.scopes);
         let scopes = scopes.unwrap_or_else(Scopes::of_new_callers);
