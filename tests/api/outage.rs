@@ -211,6 +211,13 @@ const WAITING: &str = "waiting until it accepts connections";
 async fn start_waits_for_postgres() {
     let (home, folder) = (Home::new(), tempfile::tempdir().expect("a folder"));
     let socket = folder.path().join("socket");
+    let start = async || {
+        let postgres = start_postgres(&folder.path().join("data")).await;
+        let options = postgres.connect_options();
+        let _ = std::fs::remove_file(&socket);
+        symlink(options.get_socket().expect("a socket"), &socket).expect("a link");
+        postgres
+    };
     let url = |database: &str| {
         url_at(
             &PgConnectOptions::new_without_pgpass().database(database),
@@ -237,11 +244,26 @@ async fn start_waits_for_postgres() {
             symlink(options.get_socket().expect("a socket"), &socket).expect("a link");
             postgres
         });
-    let ready = test_support::client()
-        .get(format!("http://{}/readyz", service.operations))
-        .send();
-    assert_eq!(ready.await.expect("a response").status(), 200);
+    let ready = async || {
+        let url = format!("http://{}/readyz", service.operations);
+        let response = test_support::client().get(url).send().await;
+        response.is_ok_and(|response| response.status() == 200)
+    };
+    assert!(ready().await);
+    // An orderly stop, as that of a planned switchover, logs no error.
+    let before = service.log().len();
+    postgres.stop().await.expect("a stop");
+    for _ in 0..10 {
+        let request = service.request(Method::GET, "/pet/1", "pik_unknown");
+        request.await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    eventually(async || service.log()[before..].contains("opened the circuit breaker")).await;
+    assert!(!ready().await);
+    let postgres = start().await;
+    eventually(ready).await;
     assert!(!service.log().contains("ERROR"), "{}", service.log());
+    assert!(service.log().contains("WARN"), "{}", service.log());
     service.stop().await;
     // What does not pass by itself stops the start.
     let unknown = Output::of(command("serve", "none")).await.is(1);
