@@ -212,7 +212,7 @@ async fn cluster(server: &Server) -> (String, Vec<String>) {
     if answering < needed {
         warnings.push(format!(
             "a commit waits for {needed} standbys of synchronous_standby_names, but {answering} answer: writes wait, and get \
-             503; start the standbys, or see their log"
+             503; start the standbys, or see their log and set their clock"
         ));
     }
     let patroni = patroni_version(server).await;

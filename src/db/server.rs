@@ -31,8 +31,8 @@ pub struct Server {
     pub standbys: i64,
     /// Number of standbys that a commit waits for.
     pub needed_standbys: i64,
-    /// Number of standbys that a commit may wait for and that have answered in the last 20 s. All that are connected count if
-    /// the user may not see more, for which it needs the role `pg_monitor`.
+    /// Number of standbys that a commit may wait for and that have answered in the last 20 s, by their clock. All that are
+    /// connected count if the user may not see more, for which it needs the role `pg_monitor`.
     pub answering_standbys: i64,
     /// Name of its cluster, which Patroni sets; often empty.
     pub cluster: String,
