@@ -184,14 +184,38 @@ fn usernames_of_earlier_releases_are_bounded() {
 }
 
 #[test]
-fn passwords_are_any_characters_of_a_length_and_cannot_be_printed() {
-    for good in ["12345678", "ä\0\n🦊 ñß¡", &"🦊".repeat(128)] {
+fn passwords_are_prepared_of_a_length_and_cannot_be_printed() {
+    let long = "🦊".repeat(128);
+    let decomposed = "e\u{301}".repeat(128);
+    for (good, prepared) in [
+        ("12345678", "12345678"),
+        ("ä 🦊 ñß¡ＡΩ", "ä 🦊 ñß¡ＡΩ"),
+        (&long, &long),
+        ("a\u{308}bcdefgh", "äbcdefgh"),
+        ("abcd\u{3000}\u{a0}efgh", "abcd  efgh"),
+        (&decomposed, &"é".repeat(128)),
+    ] {
         let password = Password::new(good.to_owned()).expect("good");
+        assert_eq!(password.expose(), prepared);
         assert!(!format!("{password:?}").contains(good));
+        let claimed = Password::claimed(good.to_owned()).expect("claimed");
+        let mut expected = vec![prepared];
+        let is_other = good != prepared && good != decomposed;
+        expected.extend(is_other.then_some(good));
+        assert_eq!(claimed.candidates().collect::<Vec<_>>(), expected);
+        assert!(!format!("{claimed:?}").contains(good));
     }
-    for bad in ["", "1234567", &"🦊".repeat(129)] {
+    let seven = "e\u{301}".repeat(7);
+    for bad in ["", "1234567", &seven, &"🦊".repeat(129)] {
         let reason = Password::new(bad.to_owned()).expect_err("bad").to_string();
         assert!(bad.is_empty() || !reason.contains(bad));
+    }
+    // Control, invisible, unassigned and private characters.
+    for refused in ["\n", "\0", "\u{202e}", "\u{200b}", "\u{378}", "\u{e000}"] {
+        let text = format!("12345678{refused}");
+        assert!(Password::new(text.clone()).is_err(), "{text:?}");
+        let claimed = Password::claimed(text.clone()).expect("as sent");
+        assert_eq!(claimed.candidates().collect::<Vec<_>>(), [&text]);
     }
     assert!(Password::claimed("1".to_owned()).is_some());
     assert!(Password::claimed("1".repeat(129)).is_none());

@@ -209,6 +209,13 @@ impl Error {
         self.status().is_server_error() && !is_logged_elsewhere
     }
 
+    /// Returns true if PostgreSQL did not do the work in time, as during a planned switchover, and the request may be repeated.
+    /// That is logged as a warning.
+    pub fn is_database_outage(&self) -> bool {
+        let is_of_database = matches!(self, Self::TimedOut | Self::Database(_));
+        is_of_database && self.status() == StatusCode::SERVICE_UNAVAILABLE
+    }
+
     /// Returns true for a 5xx response that is due to the request or its client, so that it counts against the limits of the
     /// caller.
     pub const fn is_counted(&self) -> bool {

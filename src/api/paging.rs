@@ -285,7 +285,11 @@ impl Lists {
                 // The client disconnected.
                 () = chunks.closed() => {}
                 sent = self.send_rest(&find, last, pace, is_first, &chunks) => if let Err(error) = sent {
-                    tracing::error!(%error, "failed to stream a list; closing the connection");
+                    if error.is_database_outage() {
+                        tracing::warn!(%error, "failed to stream a list; closing the connection");
+                    } else {
+                        tracing::error!(%error, "failed to stream a list; closing the connection");
+                    }
                     let _ = chunks.send(Err(error)).await;
                 }
             }

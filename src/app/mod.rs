@@ -56,7 +56,7 @@ pub struct App {
 }
 
 impl App {
-    /// Builds all parts: starts the embedded PostgreSQL unless a database is configured, migrates the schema, binds both
+    /// Builds all parts: starts the embedded PostgreSQL or waits for the configured one, migrates the schema, binds both
     /// listeners.
     pub async fn build(config: Config) -> Result<Self, Error> {
         Self::build_with(config, Clock::system(), api::operations()).await
@@ -84,6 +84,7 @@ impl App {
                 (embedded.connect_options(), Some(embedded))
             }
         };
+        wait_for_databases(&config).await?;
         let database = open_database(Schema::Store, options, &config).await?;
 
         let (api, private) = inherited.listen(&config)?;
@@ -291,6 +292,16 @@ pub fn search_path(config: &Config) -> SearchPath {
         bin_dir: config.environment.postgres_bin_dir.clone(),
         path: config.environment.path.clone(),
     }
+}
+
+/// Waits until the configured databases accept connections.
+async fn wait_for_databases(config: &Config) -> Result<(), db::Error> {
+    let (store, limits) = (&config.database.url, &config.limits.database_url);
+    for url in [store, limits].into_iter().flatten() {
+        let database = Database::new(db::parse_url(url)?, &config.database);
+        Box::pin(database.wait_until_available()).await?;
+    }
+    Ok(())
 }
 
 /// Brings the schema up to date. Logs an error if `database.pooler` lacks a pooler, which may fail all requests.

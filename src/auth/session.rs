@@ -46,7 +46,7 @@ pub struct NewSession {
 }
 
 /// Logs a user in. A refusal takes equally long for known and unknown users, except for a hash with outdated
-/// parameters; a successful login renews it. Ends the oldest sessions of the user beyond `max_sessions`.
+/// parameters. A successful login renews such a hash, and that of a password that was not prepared. Ends the oldest sessions of the user beyond `max_sessions`.
 pub async fn open(
     database: &Database,
     passwords: &Passwords,

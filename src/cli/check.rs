@@ -43,19 +43,23 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
                 Some(url) => Some(limits(config, url).await),
                 None => None,
             };
-            if let Ok(server) = &server {
-                warnings.extend(cluster_warnings(server).await.map(|it| ("database", it)));
-                if let Some(replicas) = command.replicas {
-                    let of_limits = of_limits.as_ref().and_then(|it| it.as_ref().ok());
-                    let of_limits = of_limits.map(|(server, _)| server);
-                    let sum = connections(config, replicas, server, of_limits);
-                    results.push(("connections", sum));
+            match server {
+                Ok(server) => {
+                    results.push(("database", Ok(description(config, &server))));
+                    if config.database.url.is_some() {
+                        let (status, of_cluster) = cluster(&server).await;
+                        results.push(("cluster", Ok(status)));
+                        warnings.extend(of_cluster.into_iter().map(|it| ("database", it)));
+                    }
+                    if let Some(replicas) = command.replicas {
+                        let of_limits = of_limits.as_ref().and_then(|it| it.as_ref().ok());
+                        let of_limits = of_limits.map(|(server, _)| server);
+                        let sum = connections(config, replicas, &server, of_limits);
+                        results.push(("connections", sum));
+                    }
                 }
+                Err(error) => results.push(("database", Err(error))),
             }
-            results.push((
-                "database",
-                server.map(|server| description(config, &server)),
-            ));
             let schema = schema(config, Schema::Store, &session.options).await;
             let current = schema.is_ok().then_some(&session);
             let images = images(config, current).await;
@@ -189,26 +193,46 @@ pub fn cors_warnings(config: &Config) -> Vec<String> {
     warnings.collect()
 }
 
-/// Returns warnings of a cluster in which a failover may lose acknowledged writes.
-async fn cluster_warnings(server: &Server) -> impl Iterator<Item = String> {
-    let is_asynchronous = server.standbys > 0 && !server.is_synchronous;
-    let asynchronous = is_asynchronous.then(|| format!(
-        "{} standbys are connected, but synchronous_standby_names is empty: a failover loses acknowledged writes; see \
-         config/cluster/README.md", server.standbys
-    ));
-    let patroni = if server.cluster.is_empty() {
-        None
-    } else {
-        patroni_version(server).await
-    };
-    let old = patroni.filter(|version| is_old(version)).map(|version| format!(
-        "Patroni is {version}: versions before 4.1.5 lose acknowledged writes when a frozen primary goes on; upgrade it"
-    ));
-    asynchronous.into_iter().chain(old)
+/// Returns what the server and Patroni say about the cluster, and warnings: a failover may lose acknowledged writes, or
+/// writes wait.
+async fn cluster(server: &Server) -> (String, Vec<String>) {
+    let Server {
+        standbys,
+        needed_standbys: needed,
+        answering_standbys: answering,
+        ..
+    } = server;
+    let mut warnings = Vec::new();
+    if *needed == 0 && *standbys > 0 {
+        warnings.push(format!(
+            "{standbys} standbys are connected, but synchronous_standby_names is empty: a failover loses acknowledged \
+             writes; see config/cluster/README.md"
+        ));
+    }
+    if answering < needed {
+        warnings.push(format!(
+            "a commit waits for {needed} standbys of synchronous_standby_names, but {answering} answer: writes wait, and get \
+             503; start the standbys, or see their log and set their clock"
+        ));
+    }
+    let patroni = patroni_version(server).await;
+    if let Some(version) = patroni.as_ref().filter(|version| is_old(version)) {
+        warnings.push(format!(
+            "Patroni is {version}: versions before 4.1.5 lose acknowledged writes when a frozen primary goes on; upgrade it"
+        ));
+    }
+    let patroni = patroni.map_or("no Patroni found".to_owned(), |version| {
+        format!("Patroni {version}")
+    });
+    let status = format!("standbys connected: {standbys}, a commit waits for: {needed}; {patroni}");
+    (status, warnings)
 }
 
 /// Asks Patroni beside the server for its version. `None` if there is none, or if it does not respond within a second.
 async fn patroni_version(server: &Server) -> Option<String> {
+    if server.cluster.is_empty() {
+        return None;
+    }
     let client = http_client::builder().ok()?.timeout(Duration::from_secs(1));
     let host = match server.address.as_deref()? {
         address if address.contains(':') => format!("[{address}]"),

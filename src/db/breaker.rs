@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - One probe runs at a time.
-//! - The log has one line when the breaker opens, one when it closes, and at most one failure per second in between.
+//! - The log has one line when the breaker opens, one when it closes, and at most one failure per second in between. These
+//!   are warnings, because a planned switchover takes seconds; an error follows if the primary does not respond after 10 s.
 
 use std::{
     io, mem,
@@ -35,6 +36,8 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 const FRESH_FOR: Duration = Duration::from_secs(1);
 /// Timeout of the check that a connection is usable.
 pub(super) const PING_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time without a primary after which that is logged as an error. A planned switchover ends before.
+const LONG_OUTAGE: Duration = Duration::from_secs(10);
 /// Minimum interval between two logged failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -68,12 +71,19 @@ impl Role {
     fn report_opening(self, error: &sqlx::Error) {
         match self {
             Self::Primary => {
-                tracing::error!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
+                tracing::warn!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
                 metrics::counter!("db_client_breaker_opened_total").increment(1);
             }
             Self::Standby => {
                 tracing::warn!(%error, "no standby responds; all reads go to the primary until one does");
             }
+        }
+    }
+
+    /// Reports that a circuit breaker has been open for [`LONG_OUTAGE`].
+    fn report_long_outage(self, error: &sqlx::Error) {
+        if self == Self::Primary {
+            tracing::error!(%error, "failed to reach PostgreSQL for 10 s; refusing statements until it responds");
         }
     }
 
@@ -213,6 +223,7 @@ impl Breaker {
 async fn probe_until_available(breaker: Weak<Inner>) {
     let mut failed_since: Option<Instant> = None;
     let mut is_first_timeout = true;
+    let mut is_long_outage = false;
     while let Some(inner) = breaker.upgrade() {
         let breaker = Breaker(inner);
         match probe(&breaker.0.options, breaker.0.role).await {
@@ -235,14 +246,19 @@ async fn probe_until_available(breaker: Weak<Inner>) {
             // A busy host may time out once; a frozen or unreachable one times out again.
             Err(sqlx::Error::Io(error))
                 if error.kind() == io::ErrorKind::TimedOut && mem::take(&mut is_first_timeout) => {}
-            Err(error) => {
-                if failed_since.is_none() {
+            Err(error) => match failed_since {
+                None => {
                     failed_since = Some(Instant::now());
                     breaker.0.role.report_opening(&error);
                     breaker.0.is_open.store(true, Ordering::Release);
                     breaker.0.opened.notify_waiters();
                 }
-            }
+                Some(since) if !is_long_outage && since.elapsed() >= LONG_OUTAGE => {
+                    is_long_outage = true;
+                    breaker.0.role.report_long_outage(&error);
+                }
+                Some(_) => {}
+            },
         }
         drop(breaker);
         tokio::time::sleep(PROBE_INTERVAL).await;

@@ -6,7 +6,11 @@
 //!   connect to another server later.
 //! - The failure of a statement updates the circuit breaker, and decides whether its connection is used again.
 
-use std::{borrow::Cow, str::FromStr, time::Duration};
+use std::{
+    borrow::Cow,
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
@@ -46,9 +50,20 @@ pub fn weak_tls_mode(options: &ConnectOptions) -> Option<&'static str> {
         PgSslMode::VerifyCa => "verify-ca",
         PgSslMode::VerifyFull => return None,
     };
-    let host = options.get_host();
-    let is_local = options.get_socket().is_some() || host.starts_with('/') || is_loopback(host);
+    let is_local = uses_unix_socket(options) || is_loopback(options.get_host());
     (!is_local).then_some(mode)
+}
+
+/// Returns the address for people.
+fn server(options: &ConnectOptions) -> String {
+    match options.get_socket() {
+        Some(folder) => folder.display().to_string(),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    }
+}
+
+fn uses_unix_socket(options: &ConnectOptions) -> bool {
+    options.get_socket().is_some() || options.get_host().starts_with('/')
 }
 
 /// Settings of a session. PostgreSQL enforces the timeouts if this process interrupted a statement or died. For
@@ -59,6 +74,11 @@ const SESSION_SETTINGS: &str = "set statement_timeout = '1900ms'; \
                                 set tcp_keepalives_count = 3; \
                                 select set_config('deadlock_timeout', '200ms', false) \
                                 from pg_roles where rolname = current_user and rolsuper";
+
+/// Pause before another attempt to connect at the start.
+const WAIT_PAUSE: Duration = Duration::from_millis(500);
+/// Minimum interval between two log lines of these attempts.
+const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Opens connections to one PostgreSQL, with its circuit breaker. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -89,15 +109,44 @@ impl Connector {
     }
 
     pub async fn open(&self) -> Result<Connection, Error> {
+        self.connect().await.inspect_err(|error| {
+            self.record_failure(Some(error));
+        })
+    }
+
+    /// Opens a connection. A failure does not count for the circuit breaker.
+    async fn connect(&self) -> Result<Connection, Error> {
         let opening = async {
             let mut connection = Connection::connect_with(&self.options).await?;
             self.configure(&mut connection).await?;
             Ok(connection)
         };
-        let opened = with_timeout(Box::pin(opening)).await;
-        opened.inspect_err(|error| {
-            self.record_failure(Some(error));
-        })
+        with_timeout(Box::pin(opening)).await
+    }
+
+    /// Waits until a server of this role accepts a connection. Fails at once with an error that does not pass by itself.
+    pub async fn wait_until_available(&self) -> Result<(), Error> {
+        let mut last_logged: Option<Instant> = None;
+        loop {
+            match self.connect().await {
+                Ok(connection) => {
+                    // The server notices the end of the connection without it, too.
+                    let _ = with_timeout(connection.close()).await;
+                    return Ok(());
+                }
+                Err(error) if !error.is_transient(uses_unix_socket(&self.options)) => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    if last_logged.is_none_or(|at| at.elapsed() >= WAIT_LOG_INTERVAL) {
+                        last_logged = Some(Instant::now());
+                        let server = server(&self.options);
+                        tracing::warn!(%error, server, "failed to connect to PostgreSQL; waiting until it accepts connections");
+                    }
+                    tokio::time::sleep(WAIT_PAUSE).await;
+                }
+            }
+        }
     }
 
     /// Applies the settings of sessions to a new connection, and refuses that of a server with another role. Behind a pooler,

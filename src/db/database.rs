@@ -88,6 +88,12 @@ impl Database {
         self.connector().open().await
     }
 
+    /// Waits until PostgreSQL accepts connections, and logs why it does not. Fails at once with an error that does not pass by
+    /// itself, such as a wrong password.
+    pub async fn wait_until_available(&self) -> Result<(), Error> {
+        self.connector().wait_until_available().await
+    }
+
     /// Opens and closes two connections, and returns the correction of the setting `database.pooler` if it is wrong.
     pub async fn check_pooler(&self) -> Result<Option<&'static str>, Error> {
         let connector = self.connector();

@@ -97,6 +97,30 @@ impl Error {
         }
     }
 
+    /// Returns true if connecting may succeed later without a change of the configuration: the server is unreachable, starting,
+    /// stopping, in recovery or full, or its name or Unix socket does not exist yet. False for a wrong password, an unknown
+    /// database, a missing or wrong certificate, and a server that does not speak the protocol.
+    pub(super) fn is_transient(&self, is_unix_socket: bool) -> bool {
+        let error = match self {
+            Self::TimedOut => return true,
+            Self::Unavailable(error) => error,
+            _ => return false,
+        };
+        match &**error {
+            sqlx::Error::Io(error) => match error.kind() {
+                // Otherwise it is the file of a certificate.
+                io::ErrorKind::NotFound => is_unix_socket,
+                io::ErrorKind::InvalidData
+                | io::ErrorKind::InvalidInput
+                | io::ErrorKind::PermissionDenied => false,
+                _ => true,
+            },
+            // object_not_in_prerequisite_state: the database is configured to accept no connections.
+            sqlx::Error::Database(_) => sqlstate(error) != "55000",
+            _ => false,
+        }
+    }
+
     /// Returns the name of the violated constraint, if any.
     pub(super) fn constraint(&self) -> Option<&str> {
         self.sqlx_error()?.as_database_error()?.constraint()

@@ -29,8 +29,11 @@ pub struct Server {
     pub version: ServerVersion,
     /// Number of connected standbys, and other programs that receive the write-ahead log.
     pub standbys: i64,
-    /// True if commits wait for a standby.
-    pub is_synchronous: bool,
+    /// Number of standbys that a commit waits for.
+    pub needed_standbys: i64,
+    /// Number of standbys that a commit may wait for and that have answered in the last 20 s, by their clock. All that are
+    /// connected count if the user may not see more, for which it needs the role `pg_monitor`.
+    pub answering_standbys: i64,
     /// Name of its cluster, which Patroni sets; often empty.
     pub cluster: String,
     /// Its own address, unless the connection uses a Unix socket.
@@ -47,7 +50,13 @@ impl Server {
         let query = sqlx::query(
             "select current_setting('server_version_num')::int as version,
                     (select count(*) from pg_stat_replication) as standbys,
-                    current_setting('synchronous_standby_names') <> '' as is_synchronous,
+                    case trim(current_setting('synchronous_standby_names')) when '' then 0
+                         else coalesce(substring(current_setting('synchronous_standby_names')
+                                                 from '(?i)^\\s*(?:any|first)?\\s*(\\d+)\\s*[(]'), '1')::bigint
+                    end as needed_standbys,
+                    (select count(*) from pg_stat_replication
+                     where coalesce(state = 'streaming' and sync_state in ('sync', 'quorum')
+                                    and reply_time > clock_timestamp() - interval '20 s', true)) as answering_standbys,
                     current_setting('cluster_name') as cluster,
                     host(inet_server_addr()) as address,
                     current_setting('max_connections')::bigint
@@ -59,7 +68,8 @@ impl Server {
         Ok(Self {
             version: ServerVersion(row.try_get("version")?),
             standbys: row.try_get("standbys")?,
-            is_synchronous: row.try_get("is_synchronous")?,
+            needed_standbys: row.try_get("needed_standbys")?,
+            answering_standbys: row.try_get("answering_standbys")?,
             cluster: row.try_get("cluster")?,
             address: row.try_get("address")?,
             max_connections: row.try_get("max_connections")?,

@@ -1,9 +1,13 @@
 //! User accounts: case-insensitive names, passwords and profiles.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, iter, str::FromStr};
 
+use precis_profiles::{
+    OpaqueString,
+    precis_core::{DerivedPropertyValue, FreeformClass, StringClass, profile::Rules},
+};
 use secrecy::{ExposeSecret, SecretString};
-use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::{UnicodeNormalization, char::is_public_assigned};
 
 use super::{
     Invalid, Text,
@@ -64,33 +68,81 @@ impl FromStr for Username {
     }
 }
 
-/// Password of 8–128 arbitrary characters. Its `Debug` output does not show it.
+/// Password of 8–128 characters in the form of OpaqueString (RFC 8265 §4.2): NFC, with U+0020 for other spaces. Its
+/// `Debug` output does not show it.
 #[derive(Debug, Clone)]
-pub struct Password(SecretString);
+pub struct Password {
+    text: SecretString,
+    /// Text of a login attempt, if the form changes it.
+    as_sent: Option<SecretString>,
+}
 
 impl Password {
-    /// Validates the length of a new password.
+    /// Prepares a new password, and validates its length.
     pub fn new(text: String) -> Result<Self, Invalid> {
         let text = SecretString::from(text);
-        if PASSWORD_LENGTH.contains(&text.expose_secret().chars().count()) {
-            Ok(Self(text))
+        let prepared = prepare(&text).ok_or_else(|| {
+            Invalid::because(
+                "must have no control, invisible or unassigned characters (RFC 8265, OpaqueString)",
+            )
+        })?;
+        if PASSWORD_LENGTH.contains(&length(&prepared)) {
+            Ok(Self {
+                text: prepared,
+                as_sent: None,
+            })
         } else {
             Err(Invalid::because("must be 8 to 128 characters"))
         }
     }
 
-    /// Takes the password of a login attempt. Returns `None` if it has more than 128 characters and so cannot be right,
-    /// which bounds the cost of checking it.
+    /// Takes the password of a login attempt. Returns `None` if it has more than 128 characters in both forms and so cannot
+    /// be right, which bounds the cost of checking it.
     pub fn claimed(text: String) -> Option<Self> {
-        let text = SecretString::from(text);
-        let fits = text.expose_secret().chars().count() <= *PASSWORD_LENGTH.end();
-        fits.then_some(Self(text))
+        let as_sent = SecretString::from(text);
+        let prepared = prepare(&as_sent).filter(|it| it.expose_secret() != as_sent.expose_secret());
+        let mut texts = prepared
+            .into_iter()
+            .chain([as_sent])
+            .filter(|text| length(text) <= *PASSWORD_LENGTH.end());
+        Some(Self {
+            text: texts.next()?,
+            as_sent: texts.next(),
+        })
     }
 
     /// Returns the password, to be hashed.
     pub fn expose(&self) -> &str {
-        self.0.expose_secret()
+        self.text.expose_secret()
     }
+
+    /// Returns the texts that a stored hash may be of: that of [`Password::expose`] and, of a login attempt, the text as it
+    /// was sent, if it differs. Earlier releases hashed passwords as they were sent.
+    pub fn candidates(&self) -> impl Iterator<Item = &str> {
+        iter::once(self.expose()).chain(self.as_sent.as_ref().map(ExposeSecret::expose_secret))
+    }
+}
+
+/// Returns the text in the form of OpaqueString (RFC 8265 §4.2), or `None` if it refuses the text. The crate has the
+/// characters of Unicode 6.3; later ones, as most emoji, are accepted.
+fn prepare(text: &SecretString) -> Option<SecretString> {
+    let (text, class) = (text.expose_secret(), FreeformClass::default());
+    let is_later = |character| {
+        let value = class.get_value_from_char(character);
+        value == DerivedPropertyValue::Unassigned && is_public_assigned(character)
+    };
+    let mut parts = text.split(is_later).filter(|part| !part.is_empty());
+    if parts.any(|part| class.allows(part).is_err()) {
+        return None;
+    }
+    let profile = OpaqueString::new();
+    let mapped = profile.additional_mapping_rule(text).ok()?;
+    let normalized = profile.normalization_rule(mapped).ok()?;
+    Some(normalized.into_owned().into())
+}
+
+fn length(text: &SecretString) -> usize {
+    text.expose_secret().chars().count()
 }
 
 /// Personal data that the user provides, stored unverified.

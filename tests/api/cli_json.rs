@@ -122,7 +122,7 @@ async fn check_and_config_show_print_json() {
         let list = report[member].as_array().expect("an array").iter();
         list.map(|it| it["part"].clone()).collect()
     };
-    let all = ["configuration", "database", "schema", "images"];
+    let all = ["configuration", "database", "cluster", "schema", "images"];
     assert_eq!(parts(&good, "checks"), all);
     let warnings = good["warnings"].to_string();
     assert!(warnings.contains("OTEL_PROPAGATORS"), "{good}");

@@ -1,7 +1,10 @@
 //! Tests of the commands for setting up a service: `check`, `config show` and `completions`.
 
 use std::fs;
-use test_support::{Home, Output, TestDatabase};
+use test_support::{
+    Home, Output, TestDatabase, eventually,
+    postgres::{self, start_postgres, url},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_reports_failures_with_the_next_step() {
@@ -14,7 +17,7 @@ async fn check_reports_failures_with_the_next_step() {
     let database = TestDatabase::empty().await;
     let output = check(&database.url()).await.is(1);
     let lines: Vec<_> = output.stdout.lines().collect();
-    let [configuration, reached, schema, images] = lines[..] else {
+    let [configuration, reached, cluster, schema, images] = lines[..] else {
         panic!("{output:?}");
     };
     assert!(
@@ -25,6 +28,8 @@ async fn check_reports_failures_with_the_next_step() {
         reached.starts_with("ok      database") && reached.contains("PostgreSQL 1"),
         "{output:?}"
     );
+    let alone = "standbys connected: 0, a commit waits for: 0; no Patroni found";
+    assert_eq!(cluster, format!("ok      cluster        {alone}"));
     assert!(
         schema.starts_with("FAILED  schema") && schema.contains("pet-inventory migrate"),
         "{output:?}"
@@ -52,6 +57,37 @@ async fn check_reports_failures_with_the_next_step() {
         "{output:?}"
     );
     assert!(!format!("{output:?}").contains("hunter2"), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_warns_of_synchronous_standbys_that_do_not_answer() {
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("a folder"));
+    let postgres = start_postgres(folder.path()).await;
+    let options = postgres.connect_options();
+    let run = async |name: &str| {
+        let mut command = home.command([name]);
+        command.env("DATABASE_URL", url(&options));
+        Output::of(command).await.is(0).stdout
+    };
+    run("migrate").await;
+    for (names, needed) in [("s1", 1), ("first 2 (s1, s2)", 2), ("ANY 1 (*)", 1)] {
+        for statement in [
+            format!("alter system set synchronous_standby_names = '{names}'"),
+            "select pg_reload_conf()".to_owned(),
+        ] {
+            postgres::run(&options, &statement).await;
+        }
+        let waiting = format!(
+            "WARNING database       a commit waits for {needed} standbys of synchronous_standby_names, but 0 answer"
+        );
+        let status = format!("standbys connected: 0, a commit waits for: {needed}; no Patroni");
+        eventually(async || {
+            let output = run("check").await;
+            output.contains(&waiting) && output.contains(&status)
+        })
+        .await;
+    }
+    postgres.stop().await.expect("a stop");
 }
 
 #[tokio::test(flavor = "multi_thread")]

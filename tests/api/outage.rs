@@ -19,7 +19,7 @@ use reqwest::{Client, Method};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
 use test_support::{
-    self, Call, Home, PATIENCE, RequestExt as _, Response, make_key,
+    self, Call, Home, Output, PATIENCE, RequestExt as _, Response, Service, eventually, make_key,
     postgres::{start_postgres, url_at},
     process::processes_using,
     send_all,
@@ -203,6 +203,101 @@ fn children(of: Pid) -> Vec<Pid> {
         })
         .map(Pid::from_raw)
         .collect()
+}
+
+const WAITING: &str = "waiting until it accepts connections";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn start_waits_for_postgres() {
+    let (home, folder) = (Home::new(), tempfile::tempdir().expect("a folder"));
+    let socket = folder.path().join("socket");
+    let start = async || {
+        let postgres = start_postgres(&folder.path().join("data")).await;
+        let options = postgres.connect_options();
+        let _ = std::fs::remove_file(&socket);
+        symlink(options.get_socket().expect("a socket"), &socket).expect("a link");
+        postgres
+    };
+    let url = |database: &str| {
+        url_at(
+            &PgConnectOptions::new_without_pgpass().database(database),
+            &socket,
+        )
+    };
+    let command = |name: &str, database: &str| {
+        let mut command = home.command([name]);
+        command.env("DATABASE_URL", url(database));
+        command
+    };
+    // Commands do not wait.
+    let migrate = Output::of(command("migrate", "postgres")).await.is(1);
+    assert!(!migrate.stderr.contains(WAITING), "{migrate:?}");
+    let (service, postgres) =
+        tokio::join!(Service::start(&home, command("serve", "postgres")), async {
+            let log = home.path().join("service.log");
+            eventually(async || {
+                std::fs::read_to_string(&log).is_ok_and(|log| log.contains(WAITING))
+            })
+            .await;
+            let postgres = start_postgres(&folder.path().join("data")).await;
+            let options = postgres.connect_options();
+            symlink(options.get_socket().expect("a socket"), &socket).expect("a link");
+            postgres
+        });
+    let ready = async || {
+        let url = format!("http://{}/readyz", service.operations);
+        let response = test_support::client().get(url).send().await;
+        response.is_ok_and(|response| response.status() == 200)
+    };
+    assert!(ready().await);
+    // An orderly stop, as that of a planned switchover, logs no error.
+    let before = service.log().len();
+    postgres.stop().await.expect("a stop");
+    for _ in 0..10 {
+        let request = service.request(Method::GET, "/pet/1", "pik_unknown");
+        request.await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    eventually(async || service.log()[before..].contains("opened the circuit breaker")).await;
+    assert!(!ready().await);
+    let postgres = start().await;
+    eventually(ready).await;
+    assert!(!service.log().contains("ERROR"), "{}", service.log());
+    assert!(service.log().contains("WARN"), "{}", service.log());
+    service.stop().await;
+    // What does not pass by itself stops the start.
+    let unknown = Output::of(command("serve", "none")).await.is(1);
+    assert!(
+        unknown.stderr.contains("\"none\" does not exist"),
+        "{unknown:?}"
+    );
+    postgres.stop().await.expect("a stop");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_for_postgres_is_logged_each_5_s_and_ends_with_sigterm() {
+    let home = Home::new();
+    let log = home.path().join("log");
+    let mut command = home.command(["serve"]);
+    command
+        .env("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db")
+        .env("PET_INVENTORY__TELEMETRY__LOG", "trace")
+        .stderr(std::fs::File::create(&log).expect("a log"));
+    let mut service = command.spawn().expect("the program");
+    let started = Instant::now();
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    eventually(async || lines().matches(WAITING).count() == 2).await;
+    assert!(started.elapsed() >= Duration::from_secs(5));
+    let pid = service.id().expect("it runs").cast_signed();
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+    let ended = tokio::time::timeout(Duration::from_secs(2), service.wait()).await;
+    let status = ended.expect("it ends").expect("a status");
+    assert!(status.success(), "{}", lines());
+    assert!(
+        lines().contains("127.0.0.1:1") && !lines().contains("hunter2"),
+        "{}",
+        lines()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -475,7 +475,7 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
         assert_eq!(response.invalid_fields(), [field], "{body}");
         assert!(!response.text().contains("1234567"), "{response}");
     }
-    for any in ["ä\0\n🦊 ñß¡", &"🦊".repeat(128), "12345678"] {
+    for any in ["ä 🦊 ñß¡Ａ", &"🦊".repeat(128), "12345678"] {
         let name = format!("user{}", any.len());
         sign_up(&app, &json!({"username": name, "password": any}))
             .is(201)
@@ -648,46 +648,58 @@ async fn password_change_ends_all_sessions_even_concurrent_ones() {
 /// Account changes need no privileges, so they must not evict the cached credentials of other callers.
 #[tokio::test(flavor = "multi_thread")]
 async fn delete_user_keeps_cached_credentials_of_others() {
-    // With a manual clock no cache entry expires.
+    // With a manual clock no cache entry expires. On a busy machine, the service may lose sight of notifications for a moment, and
+    // then forgets all entries: it has to remember them in one of several attempts.
     let app = TestApp::with_clock(
         TestDatabase::migrated().await,
         &HIGH_LIMITS,
         Clock::manual(),
     )
     .await;
+    for attempt in 0..10 {
+        if is_remembered_after_deletion_of_another(&app, attempt).await {
+            return;
+        }
+    }
+    panic!("no credential was remembered");
+}
+
+async fn is_remembered_after_deletion_of_another(app: &TestApp, attempt: usize) -> bool {
     let notify = |secret: &str| {
         format!("update credentials set revoked_at = now() where hash = sha256('{secret}')")
     };
-    account(&app, "ada").await;
-    account(&app, "bob").await;
-    let (probe, ada) = (session(&app, "bob").await, session(&app, "ada").await);
-    assert_eq!(status(&app, &probe).await, 200);
+    let (ada, bob) = (format!("ada{attempt}"), format!("bob{attempt}"));
+    account(app, &ada).await;
+    account(app, &bob).await;
+    let path = format!("/user/{bob}");
+    let (probe, ada) = (session(app, &bob).await, session(app, &ada).await);
+    assert_eq!(status(app, &probe).await, 200);
     // From here on the service receives notifications of changes.
     app.database.run(&notify(&probe)).await;
-    eventually(async || status(&app, &probe).await == 401).await;
+    eventually(async || status(app, &probe).await == 401).await;
 
-    let (bob, last) = (session(&app, "bob").await, session(&app, "bob").await);
-    for token in [&ada, &bob, &last] {
-        assert_eq!(status(&app, token).await, 200);
+    let (first, last) = (session(app, &bob).await, session(app, &bob).await);
+    for token in [&ada, &first, &last] {
+        assert_eq!(status(app, token).await, 200);
     }
     // Revokes without a notification: only the cache still accepts the session.
     let silently = format!("set session_replication_role = replica; {}", notify(&ada));
     app.database.run(&silently).await;
     let password = json!({"password": "another password"});
-    let change = with_token(&app, &bob, Method::PUT, "/user/bob").json(&password);
+    let change = with_token(app, &first, Method::PUT, &path).json(&password);
     change.is(200).await;
-    assert_eq!(status(&app, &last).await, 401);
-    let bob = log_in(&app, "bob", "another password").is(200).await;
-    with_token(&app, &token(&bob), Method::DELETE, "/user/bob")
+    assert_eq!(status(app, &last).await, 401);
+    let again = log_in(app, &bob, "another password").is(200).await;
+    with_token(app, &token(&again), Method::DELETE, &path)
         .is(200)
         .await;
-    assert_eq!(status(&app, &token(&bob)).await, 401);
+    assert_eq!(status(app, &token(&again)).await, 401);
     // Notifications arrive in order: after this one all of the above have been processed.
     let other = app.make_key("other", Scopes::all()).await.secret;
-    assert_eq!(status(&app, &other).await, 200);
+    assert_eq!(status(app, &other).await, 200);
     app.database.run(&notify(&other)).await;
-    eventually(async || status(&app, &other).await == 401).await;
-    assert_eq!(status(&app, &ada).await, 200, "remembered");
+    eventually(async || status(app, &other).await == 401).await;
+    status(app, &ada).await == 200
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -711,14 +723,89 @@ async fn login_renews_an_old_password_hash() {
 }
 
 fn weak_hash() -> String {
+    hash(PASSWORD, 64)
+}
+
+/// Hashes a password as it is, with a memory of `kib`.
+fn hash(password: &str, kib: u32) -> String {
     use argon2::{
         Algorithm, Argon2, Params, PasswordHasher, Version, password_hash::phc::PasswordHash,
     };
-    let weak = Params::new(64, 1, 1, None).expect("parameters");
-    let hash: PasswordHash = Argon2::new(Algorithm::Argon2id, Version::V0x13, weak)
-        .hash_password_with_salt(PASSWORD.as_bytes(), b"a salt of 16 byt")
+    let passes = if kib == 64 { 1 } else { 2 };
+    let parameters = Params::new(kib, passes, 1, None).expect("parameters");
+    let hash: PasswordHash = Argon2::new(Algorithm::Argon2id, Version::V0x13, parameters)
+        .hash_password_with_salt(password.as_bytes(), b"a salt of 16 byt")
         .expect("a hash");
     hash.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn password_is_the_same_in_every_form_of_its_characters() {
+    let app = TestApp::with(&HIGH_LIMITS).await;
+    let key = ("idempotency-key", "k");
+    let decomposed = json!({"username": "ada", "password": "e\u{301}te\u{301}\u{3000}1815"});
+    for _ in 0..2 {
+        let created = sign_up(&app, &decomposed).header(key.0, key.1);
+        created.is(201).await;
+    }
+    let forms = ["été 1815", "e\u{301}te\u{301}\u{3000}1815", "été\u{a0}1815"];
+    for form in forms {
+        log_in(&app, "ada", form).is(200).await;
+    }
+    log_in(&app, "ada", "ete 1815").await.problem(400);
+    let token = token(&log_in(&app, "ada", forms[0]).is(200).await);
+    let change = |password: &str| {
+        let put = with_token(&app, &token, Method::PUT, "/user/ada");
+        put.json(&json!({ "password": password }))
+    };
+    // Seven characters once they are prepared, control and invisible characters, and the longest.
+    let seven = "e\u{301}".repeat(7);
+    for refused in [&seven, "12345678\n", "12345678\u{202e}", "12345678\u{378}"] {
+        let body = json!({"username": "bob", "password": refused});
+        assert_eq!(
+            sign_up(&app, &body).await.invalid_fields(),
+            ["password"],
+            "{refused:?}"
+        );
+        let list = app.post("/user/createWithList", &json!([body]));
+        assert_eq!(list.await.invalid_fields(), ["[0].password"]);
+        assert_eq!(change(refused).await.invalid_fields(), ["password"]);
+        let mut wrong = log_in(&app, "ada", refused).await.problem(400);
+        let mut usual = log_in(&app, "ada", "a wrong password").await.problem(400);
+        (wrong["instance"], usual["instance"]) = (Value::Null, Value::Null);
+        assert_eq!(wrong, usual);
+    }
+    let longest = "e\u{301}".repeat(128);
+    change(&longest).is(200).await;
+    for form in [&longest, &"é".repeat(128)] {
+        log_in(&app, "ada", form).is(200).await;
+    }
+    log_in(&app, "ada", &"é".repeat(129)).await.problem(400);
+}
+
+/// Earlier builds hashed passwords as they were sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn password_that_was_not_prepared_logs_in_and_is_renewed() {
+    let app = TestApp::with(&HIGH_LIMITS).await;
+    account(&app, "ada").await;
+    let set = async |password: &str| {
+        let hash = hash(password, 19_456);
+        app.database
+            .run(&format!("update users set password_hash = '{hash}'"))
+            .await;
+    };
+    let old = "e\u{301}te\u{301}\u{3000}1815";
+    set(old).await;
+    log_in(&app, "ada", "été 1815").await.problem(400);
+    log_in(&app, "ada", old).is(200).await;
+    log_in(&app, "ada", "été 1815").is(200).await;
+    log_in(&app, "ada", old).is(200).await;
+    // A text that cannot be prepared.
+    set("12345678\n").await;
+    for _ in 0..2 {
+        log_in(&app, "ada", "12345678\n").is(200).await;
+    }
+    log_in(&app, "ada", "12345678").await.problem(400);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -126,8 +126,13 @@ impl Unwritten {
         }
         if let Some(error) = error.filter(|error| error.is_logged()) {
             let (id, route) = (record.context.id.as_str(), record.route());
-            let (method, error) = (record.method(), describe(error));
-            tracing::error!(request_id = id, method, route, error, "request failed");
+            let (method, is_outage) = (record.method(), error.is_database_outage());
+            let error = describe(error);
+            if is_outage {
+                tracing::warn!(request_id = id, method, route, error, "request failed");
+            } else {
+                tracing::error!(request_id = id, method, route, error, "request failed");
+            }
         }
         Some(record)
     }

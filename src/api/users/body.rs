@@ -128,7 +128,8 @@ pub struct UserDetailsBody {
     /// Phone number.
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     phone: Field<String>,
-    /// Password of any characters. Without one, a new account cannot log in, and an existing one keeps its password.
+    /// Password, prepared as RFC 8265 has it (OpaqueString): in Unicode normalization form C, with a space for other white
+    /// space; without control, invisible and unassigned characters. Its length is counted then. Without one, a new account cannot log in, and an existing one keeps its password.
     #[schema(value_type = String, required = false, nullable, format = Password, write_only, min_length = 8, max_length = 128)]
     password: Field<String>,
     /// Number with a meaning that the operator defines. Ignored unless the caller has the scope `admin`.
