@@ -26,9 +26,15 @@ pub fn say(line: impl Display) -> Result<(), Error> {
     Ok(writeln!(io::stdout(), "{line}")?)
 }
 
-/// Writes the result of a command to stdout: one line of JSON with `--json`, else a text for people.
+/// Writes the result of a command to stdout: one line of JSON with `--json`, else a text for people, of which all but the ends of
+/// lines is escaped.
 pub fn print(is_json: bool, text: impl Display, json: &Value) -> Result<(), Error> {
-    if is_json { say(json) } else { say(text) }
+    if is_json {
+        return say(json);
+    }
+    let text = text.to_string();
+    let lines: Vec<_> = text.split('\n').map(escaped).collect();
+    say(lines.join("\n"))
 }
 
 /// Formats a table with columns that are aligned on a terminal, also behind wide characters.

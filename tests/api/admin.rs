@@ -219,6 +219,12 @@ async fn names_of_new_callers_are_checked_as_usernames_are() {
             table.contains(&shown) && !table.contains('\u{202e}'),
             "{table}"
         );
+        let show = commands.run(&["callers", "show", name]).await;
+        let text = show.is(0).stdout;
+        assert!(
+            text.contains(&shown) && !text.contains('\u{202e}'),
+            "{text}"
+        );
         if number % 2 == 0 {
             app.delete(&path).is(200).await;
         } else {

@@ -326,3 +326,37 @@ async fn row_34_webhooks_do_not_delay_each_other() {
     );
     row.end();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_34_a_webhook_follows_within_a_second_beside_many_that_are_down() {
+    let mut row = Row::begin(
+        34,
+        "20 changes per second to a webhook, beside 90 that are down",
+    )
+    .await;
+    let stage = Stage::start(&SETTINGS).await;
+    for _ in 0..90 {
+        create(&stage, &format!("http://{}/", free_address())).await;
+    }
+    let receiver = Receiver::start().await;
+    create(&stage, &receiver.url()).await;
+    // Replicas notice the first webhook within a second.
+    sleep(Duration::from_secs(2)).await;
+    let end = CancellationToken::new();
+    add_pets(&stage).await;
+    let changing = tokio::spawn(change_pets(Arc::clone(&stage.target), 20, end.clone()));
+    sleep(short_or_full(
+        Duration::from_secs(20),
+        Duration::from_mins(2),
+    ))
+    .await;
+    end.cancel();
+    changing.await.expect("no panic");
+    sleep(Duration::from_secs(2)).await;
+    let messages = receiver.messages();
+    let sent = short_or_full(20, 120) * 20;
+    row.at_least("messages", messages.len() as u64, sent * 9 / 10);
+    let mut lags: Vec<_> = messages.iter().map(Message::lag).collect();
+    row.p99_within("lag", &mut lags, Duration::from_secs(1));
+    row.end();
+}
