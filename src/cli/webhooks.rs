@@ -31,7 +31,8 @@ pub enum Webhooks {
     Create {
         /// URL of the receiver: https or, if webhooks.allow_private is set, http
         url: String,
-        /// Only changes of one kind, can be repeated: pet, image, order, user, caller, key, client, session, webhook, import
+        /// Only changes of one kind, can be repeated: pet, image, order, user, caller, key, client, session, webhook, import,
+        /// restore
         #[arg(long = "kind", value_name = "KIND")]
         kinds: Vec<Kind>,
     },
@@ -157,7 +158,7 @@ impl Webhooks {
                 let attempts = with_connection(config, async |connection| {
                     let webhook = db::webhooks::find(connection, id).await?;
                     webhook.ok_or_else(|| unknown(id))?;
-                    Ok(db::webhooks::attempts(connection, id).await?)
+                    Ok(db::deliveries::attempts(connection, id).await?)
                 });
                 let attempts = attempts.await?;
                 let rows = attempts.iter().map(attempt_to_row);
@@ -260,7 +261,6 @@ async fn retry(
     json: bool,
 ) -> Result<(), Error> {
     change(config, async |transaction, initiator| {
-        enabled(transaction, id).await?;
         for &position in positions {
             let found = db::webhooks::send_again(transaction, id, position, initiator).await?;
             found.ok_or_else(|| {
@@ -270,7 +270,7 @@ async fn retry(
                 )
             })?;
         }
-        Ok(())
+        enabled(transaction, id).await
     })
     .await?;
     let value: Vec<_> = positions.iter().map(|position| position.0).collect();
@@ -281,21 +281,16 @@ async fn retry(
 async fn retry_all(config: &Config, id: WebhookId, json: bool) -> Result<(), Error> {
     let mut deliveries = 0;
     loop {
-        let part = change(config, async |transaction, _| {
+        let part = change(config, async |transaction, initiator| {
+            let part = db::webhooks::send_parked_again(transaction, id, initiator).await?;
             enabled(transaction, id).await?;
-            Ok(db::webhooks::send_parked_again(transaction, id).await?)
+            Ok(part)
         });
         let part = part.await?;
         if part == 0 {
             break;
         }
         deliveries += part;
-    }
-    if deliveries > 0 {
-        change(config, async |transaction, initiator| {
-            Ok(db::webhooks::record_retries(transaction, id, deliveries, initiator).await?)
-        })
-        .await?;
     }
     let text = format_args!("{deliveries} deliveries of webhook {id} are due now");
     let value = json!({"id": id.get(), "deliveries": deliveries});

@@ -252,6 +252,10 @@ impl Config {
         if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
             return Err(("server.max_header_size", "must be from 8KiB to 1MiB"));
         }
+        // Half of them are for receivers that are slow or fail.
+        if self.webhooks.max_deliveries.get() < 2 {
+            return Err(("webhooks.max_deliveries", "must be at least 2"));
+        }
         // The largest share of one client address.
         if server.max_response_memory.0 < server.max_page_size.0.saturating_mul(11) {
             let reason = "must be at least 11 times server.max_page_size";

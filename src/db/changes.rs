@@ -304,7 +304,7 @@ pub async fn page(
     let looked_at = [last, last_match].into_iter().flatten();
     let next = match start {
         Start::After(_) => looked_at.max(),
-        Start::Before(_) => looked_at.min(),
+        Start::Before(_) => looked_at.min().map(|last| last.min(position)),
     };
     let next = next.unwrap_or(position);
     Ok(Ok(Page { changes, next }))

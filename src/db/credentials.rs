@@ -393,8 +393,14 @@ pub async fn revoke(
     id: CredentialId,
     initiator: &Initiator,
 ) -> Result<Option<Administration>, Error> {
-    // The caller before its credential, as the deletion of the caller does: otherwise both could deadlock.
-    let was_administrator = owner_is_administrator(transaction, id).await?;
+    // The caller before its credential, as the deletion of the caller does: otherwise both could deadlock. Tokens and sessions make
+    // no administrator.
+    let was_administrator = match kind {
+        CredentialKind::ApiKey | CredentialKind::ClientSecret => {
+            owner_is_administrator(transaction, id).await?
+        }
+        CredentialKind::AccessToken | CredentialKind::Session => None,
+    };
     let query = sqlx::query_scalar(
         "update credentials set revoked_at = now()
          where id = $1 and kind = $2 and revoked_at is null

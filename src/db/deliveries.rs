@@ -24,6 +24,15 @@ use crate::domain::{
     webhook::{Attempt, Receiver},
 };
 
+/// The last 20 attempts of those that are stored and those that are added, the newest first.
+macro_rules! last_attempts {
+    () => {
+        "(select jsonb_agg(attempt order by (attempt ->> 'at')::timestamptz desc)
+          from (select attempt from jsonb_array_elements(excluded.attempts || webhook_attempts.attempts) attempt
+                order by (attempt ->> 'at')::timestamptz desc limit 20) last)"
+    };
+}
+
 /// Webhook, leased for a turn.
 #[derive(Debug, Clone, FromRow)]
 pub struct Claimed {
@@ -165,7 +174,7 @@ pub async fn settle(
     lease: i64,
     outcome: &Outcome,
 ) -> Result<bool, Error> {
-    let query = sqlx::query_scalar(
+    let query = sqlx::query_scalar(concat!(
         "with mine as (
              update webhooks
              set position = greatest(position, $3), next_at = now() + make_interval(secs => $4), lease = null, leased_until = null,
@@ -173,8 +182,7 @@ pub async fn settle(
              where id = $1 and lease = $2 returning id
          ), tried as (
              insert into webhook_attempts (webhook_id, attempts) select id, $8 from mine where $8 <> '[]'
-             on conflict (webhook_id) do update
-             set attempts = jsonb_path_query_array(excluded.attempts || webhook_attempts.attempts, '$[0 to 19]')
+             on conflict (webhook_id) do update set attempts = ", last_attempts!(), "
          ), done as (
              delete from webhook_retries r using mine where webhook_id = mine.id and r.position = any ($5)
          ), failed as (
@@ -189,8 +197,8 @@ pub async fn settle(
                  parked_at = excluded.parked_at
              where webhook_retries.attempts = excluded.attempts - 1
          )
-         select exists (select from mine) or not exists (select from webhooks where id = $1)",
-    )
+         select exists (select from mine) or not exists (select from webhooks where id = $1)"
+    ))
     .bind(webhook.get())
     .bind(lease)
     .bind(outcome.position.0)
@@ -219,6 +227,46 @@ async fn disable(transaction: &mut Connection, webhook: WebhookId, url: &str) ->
     let record = Record::new(Kind::Webhook, &webhook, Action::Changed, &initiator)
         .with_data(Some(json!({"enabled": [true, false]})));
     record::write(transaction, &[record]).await
+}
+
+/// Begins a test, which ends after `timeout` at the latest. Returns its receiver, or `None` if there is no such webhook, it is
+/// disabled, or a test is in progress.
+pub async fn begin_test(
+    connection: &mut Connection,
+    id: WebhookId,
+    timeout: Duration,
+) -> Result<Option<Receiver>, Error> {
+    let query = sqlx::query_as(
+        "update webhooks set test_until = now() + make_interval(secs => $2)
+         where id = $1 and enabled and (test_until is null or test_until < now())
+         returning id, url, secret, case when old_secret_until > now() then old_secret end as old_secret",
+    );
+    let query = query.bind(id.get()).bind(timeout.as_secs_f64());
+    with_timeout(query.fetch_optional(connection)).await
+}
+
+/// Ends a test, and keeps its attempt.
+pub async fn end_test(
+    connection: &mut Connection,
+    id: WebhookId,
+    attempt: &Attempt,
+) -> Result<(), Error> {
+    let query = sqlx::query(concat!(
+        "with mine as (update webhooks set test_until = null where id = $1 returning id)
+         insert into webhook_attempts (webhook_id, attempts) select id, jsonb_build_array($2::jsonb) from mine
+         on conflict (webhook_id) do update set attempts = ",
+        last_attempts!()
+    ));
+    let query = query.bind(id.get()).bind(Json(attempt));
+    with_timeout(query.execute(connection)).await.map(drop)
+}
+
+/// Returns the last attempts of a webhook, the newest first.
+pub async fn attempts(connection: &mut Connection, id: WebhookId) -> Result<Vec<Attempt>, Error> {
+    let query = sqlx::query_scalar("select attempts from webhook_attempts where webhook_id = $1");
+    let query = query.bind(id.get()).fetch_optional(connection);
+    let attempts: Option<Json<Vec<Attempt>>> = with_timeout(query).await?;
+    Ok(attempts.map(|Json(attempts)| attempts).unwrap_or_default())
 }
 
 /// Delivery that has failed, or waits behind one that has, as listed for the operator.

@@ -118,7 +118,7 @@ pub async fn find_token(
     with_timeout(query.bind(hash).fetch_optional(connection)).await
 }
 
-/// Deletes up to 1,000 access tokens that expired over an hour ago, and returns their number.
+/// Deletes up to 1,000 access tokens that expired over an hour ago, and returns their number. Skips locked rows.
 pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
     let query = sqlx::query(
         "delete from credentials
@@ -126,6 +126,7 @@ pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
              select id from credentials
              where kind = 'access_token' and expires_at < now() - interval '1 hour'
              limit 1000
+             for update skip locked
          ))",
     );
     let deleted = with_timeout(query.execute(connection)).await?;

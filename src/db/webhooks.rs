@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
-use sqlx::{AssertSqlSafe, FromRow, types::Json};
+use sqlx::{AssertSqlSafe, FromRow};
 
 use super::{
     connect::Connection,
@@ -15,9 +15,7 @@ use super::{
 use crate::domain::{
     change::{Action, Initiator, Kind, Position},
     id::WebhookId,
-    webhook::{
-        Attempt, MAX_WEBHOOKS, NewWebhook, Receiver, WebhookChange, WebhookSecret, WebhookUrl,
-    },
+    webhook::{MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookSecret, WebhookUrl},
 };
 
 /// Webhook, as listed for the operator.
@@ -196,46 +194,6 @@ pub async fn rotate(
     Ok(Some(()))
 }
 
-/// Begins a test, which ends after `timeout` at the latest. Returns its receiver, or `None` if there is no such webhook, it is
-/// disabled, or a test is in progress.
-pub async fn begin_test(
-    connection: &mut Connection,
-    id: WebhookId,
-    timeout: Duration,
-) -> Result<Option<Receiver>, Error> {
-    let query = sqlx::query_as(
-        "update webhooks set test_until = now() + make_interval(secs => $2)
-         where id = $1 and enabled and (test_until is null or test_until < now())
-         returning id, url, secret, case when old_secret_until > now() then old_secret end as old_secret",
-    );
-    let query = query.bind(id.get()).bind(timeout.as_secs_f64());
-    with_timeout(query.fetch_optional(connection)).await
-}
-
-/// Ends a test, and keeps its attempt.
-pub async fn end_test(
-    connection: &mut Connection,
-    id: WebhookId,
-    attempt: &Attempt,
-) -> Result<(), Error> {
-    let query = sqlx::query(
-        "with mine as (update webhooks set test_until = null where id = $1 returning id)
-         insert into webhook_attempts (webhook_id, attempts) select id, jsonb_build_array($2::jsonb) from mine
-         on conflict (webhook_id) do update
-         set attempts = jsonb_path_query_array(excluded.attempts || webhook_attempts.attempts, '$[0 to 19]')",
-    );
-    let query = query.bind(id.get()).bind(Json(attempt));
-    with_timeout(query.execute(connection)).await.map(drop)
-}
-
-/// Returns the last attempts of a webhook, the newest first.
-pub async fn attempts(connection: &mut Connection, id: WebhookId) -> Result<Vec<Attempt>, Error> {
-    let query = sqlx::query_scalar("select attempts from webhook_attempts where webhook_id = $1");
-    let query = query.bind(id.get()).fetch_optional(connection);
-    let attempts: Option<Json<Vec<Attempt>>> = with_timeout(query).await?;
-    Ok(attempts.map(|Json(attempts)| attempts).unwrap_or_default())
-}
-
 /// Makes a delivery due now, even if it was parked, and counts its attempts anew. Returns `None` if there is no such delivery, or
 /// its change is no longer recorded.
 pub async fn send_again(
@@ -260,21 +218,38 @@ pub async fn send_again(
     Ok(Some(()))
 }
 
-/// Makes up to 1,000 deliveries that were parked due now, as [`send_again`] does one, except those whose changes are no longer
+/// Makes up to 10,000 deliveries that were parked due now, as [`send_again`] does one, except those whose changes are no longer
 /// recorded. Returns their number.
-pub async fn send_parked_again(transaction: &mut Connection, id: WebhookId) -> Result<u64, Error> {
+pub async fn send_parked_again(
+    transaction: &mut Connection,
+    id: WebhookId,
+    initiator: &Initiator,
+) -> Result<u64, Error> {
     lock(transaction, id).await?;
-    let query = sqlx::query(
-        "update webhook_retries set parked_at = null, attempts = 0, next_at = now(), created_at = now()
-         where webhook_id = $1 and position in (
-             select position from webhook_retries r
-             where webhook_id = $1 and parked_at is not null
-               and exists (select from changes where changes.position = r.position)
-             limit 1000
-         )",
-    );
-    let changed = with_timeout(query.bind(id.get()).execute(transaction)).await?;
-    Ok(changed.rows_affected())
+    let mut number = 0;
+    // In parts, each of which takes little of the time of a statement.
+    for _ in 0..10 {
+        let query = sqlx::query(
+            "update webhook_retries set parked_at = null, attempts = 0, next_at = now(), created_at = now()
+             where webhook_id = $1 and position in (
+                 select position from webhook_retries r
+                 where webhook_id = $1 and parked_at is not null
+                   and exists (select from changes where changes.position = r.position)
+                 limit 1000
+             )",
+        );
+        let query = query.bind(id.get()).execute(&mut *transaction);
+        let changed = with_timeout(query).await?.rows_affected();
+        number += changed;
+        if changed < 1_000 {
+            break;
+        }
+    }
+    if number > 0 {
+        let data = json!({"retries": number});
+        record_request(transaction, id, data, initiator).await?;
+    }
+    Ok(number)
 }
 
 /// Locks a webhook, as the end of a turn does first: otherwise both could deadlock.
@@ -283,17 +258,7 @@ async fn lock(transaction: &mut Connection, id: WebhookId) -> Result<(), Error> 
     with_timeout(lock.execute(transaction)).await.map(drop)
 }
 
-/// Records that all deliveries that were parked are sent again, by their number.
-pub async fn record_retries(
-    transaction: &mut Connection,
-    id: WebhookId,
-    number: u64,
-    initiator: &Initiator,
-) -> Result<(), Error> {
-    let data = json!({"retries": number});
-    record_request(transaction, id, data, initiator).await
-}
-
+/// Records what was requested of a webhook.
 async fn record_request(
     transaction: &mut Connection,
     id: WebhookId,

@@ -250,12 +250,12 @@ fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Duration> {
         return None;
     }
     let value = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
-    let wait = match value.trim().parse::<u64>() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
-            let date = DateTime::parse_from_rfc2822(value).ok()?;
-            date.signed_duration_since(now).to_std().unwrap_or_default()
-        }
+    let wait = if value.bytes().all(|byte| byte.is_ascii_digit()) {
+        // A number may have any length.
+        Duration::from_secs(value.parse().unwrap_or(u64::MAX))
+    } else {
+        let date = httpdate::parse_http_date(value).ok()?;
+        date.duration_since(now.into()).unwrap_or_default()
     };
     Some(wait.min(MAX_RETRY_AFTER))
 }

@@ -40,6 +40,9 @@ const MAX_WAITING: usize = 900;
 /// Maximum number of requests to a webhook that are in progress, without the one that repeats what has failed: one less for each
 /// resource that fails, and half of them if the receiver is slow.
 const MAX_LANES: usize = 8;
+/// Time within a turn in which repetitions begin. Receivers that are up again take many of them, and of those that hang one: others
+/// would make the turn long for the resources that do not fail.
+const REPETITION_TIME: Duration = Duration::from_secs(2);
 /// Time between the turns of a webhook that is read no further, and between attempts to store an outcome.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time after the end for requests in progress. What is not finished is sent again.
@@ -195,7 +198,7 @@ impl Turn {
         let until = began + LEASE / 2;
         let lanes = Lanes::new(MAX_LANES.saturating_sub(failing).max(1));
         let sent = tokio::join!(
-            self.send(repeated, Lanes::new(1), until),
+            self.send(repeated, Lanes::new(1), began + REPETITION_TIME),
             self.send(first, lanes, until)
         );
         for (done, undelivered) in sent.0.into_iter().chain(sent.1) {
@@ -334,8 +337,15 @@ impl Turn {
         }
         let receiver = &self.webhook.receiver;
         let message = Message::of(&delivery.change, receiver);
+        // A resource that fails again and again does not slow the others down.
+        let unused = AtomicBool::new(true);
+        let is_slow = if delivery.is_repetition() {
+            &unused
+        } else {
+            &self.is_slow
+        };
         let sent = tokio::select! {
-            sent = self.sender.send(receiver, &message, permit, &self.is_slow) => sent,
+            sent = self.sender.send(receiver, &message, permit, is_slow) => sent,
             () = async {
                 self.end.cancelled().await;
                 sleep(GRACE).await;
@@ -355,7 +365,6 @@ impl Turn {
             self.is_slow.store(sent.is_slow, Relaxed);
             lanes.open(sent.is_slow);
         } else if !delivery.is_repetition() {
-            // A resource that fails again and again has a lane of its own, and does not slow the others down.
             self.is_slow.store(true, Relaxed);
         }
         let result = match &sent.attempt.error {

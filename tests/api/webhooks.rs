@@ -414,7 +414,7 @@ async fn receivers_put_deliveries_of_a_resource_off() {
         429 => ResponseTemplate::new(429).insert_header("retry-after", "600"),
         503 => ResponseTemplate::new(503).insert_header("retry-after", date.as_str()),
         // More than an hour, and with another status.
-        430 => ResponseTemplate::new(429).insert_header("retry-after", "7200"),
+        430 => ResponseTemplate::new(429).insert_header("retry-after", "9".repeat(30).as_str()),
         400 => ResponseTemplate::new(400).insert_header("retry-after", "600"),
         status => ResponseTemplate::new(status),
     };

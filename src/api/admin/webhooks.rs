@@ -447,8 +447,9 @@ pub(super) async fn retry(
     initiator: Initiator,
 ) -> Result<Response, Error> {
     Box::pin(idempotency.run(&database, async |transaction| {
-        let webhook = find(transaction, id).await?;
         let sent = db::webhooks::send_again(transaction, id, position, &initiator).await?;
+        // Behind the lock: it may have been disabled meanwhile.
+        let webhook = find(transaction, id).await?;
         let delivery = db::deliveries::find(transaction, id, position).await?;
         let delivery = delivery
             .ok_or_else(|| Error::NotFound(format!("delivery {position} of webhook {id}")))?;
@@ -462,7 +463,7 @@ pub(super) async fn retry(
 /// Send all deliveries again that were given up
 ///
 /// At once, and for another day if they fail, except those whose changes are no longer recorded. The webhook may have got later
-/// changes of the same resources meanwhile.
+/// changes of the same resources meanwhile. Of more than 10,000, the others are left: repeat the request until it finds none.
 #[utoipa::path(
     post, path = "/admin/webhooks/{webhookId}/deliveries/retry", operation_id = "retryDeliveries", tag = "admin",
     security(("bearer" = ["admin"])),
@@ -477,24 +478,9 @@ pub(super) async fn retry_all(
     idempotency: Idempotency,
     initiator: Initiator,
 ) -> Result<Response, Error> {
-    let webhook = database.run(async |connection| find(connection, id).await);
-    require_enabled(&webhook.await?)?;
-    // In parts, for which no turn waits long.
-    let mut deliveries = 0;
-    loop {
-        let part = database.transact(async |transaction: &mut db::Connection| {
-            db::webhooks::send_parked_again(transaction, id).await
-        });
-        let part: u64 = part.await?;
-        if part == 0 {
-            break;
-        }
-        deliveries += part;
-    }
     Box::pin(idempotency.run(&database, async |transaction| {
-        if deliveries > 0 {
-            db::webhooks::record_retries(transaction, id, deliveries, &initiator).await?;
-        }
+        let deliveries = db::webhooks::send_parked_again(transaction, id, &initiator).await?;
+        require_enabled(&find(transaction, id).await?)?;
         response::json(StatusCode::ACCEPTED, &RetriesBody { deliveries })
     }))
     .await
@@ -514,7 +500,7 @@ pub(super) async fn attempts(
 ) -> Result<Response, Error> {
     let attempts = database.run(async |connection| {
         find(connection, id).await?;
-        Ok::<_, Error>(db::webhooks::attempts(connection, id).await?)
+        Ok::<_, Error>(db::deliveries::attempts(connection, id).await?)
     });
     response::json(StatusCode::OK, &attempts.await?)
 }

@@ -16,11 +16,11 @@ use crate::domain::change::Change;
     "next": 1_769_860_800_000_000_i64
 }))]
 pub struct PageBody {
-    /// The changes, in the order of their positions.
+    /// The changes, in the order of the request.
     #[schema(max_items = 1_000)]
     pub changes: Vec<Change>,
-    /// Last position that was looked at: the `after` of the next request. While it is greater than `after`, more changes
-    /// may remain.
+    /// Last position that was looked at: the `after` of the next request or, with `order=desc`, its `before`. Until it equals that
+    /// of the request, more changes may remain.
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub next: i64,
 }

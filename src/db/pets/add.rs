@@ -136,10 +136,12 @@ async fn insert_all(
              returning id, version
          ), ",
         recorded!(
-            "select distinct on (id) 'pet', id::text, 'created', stored.version, null::bigint,
+            "select 'pet', id::text, 'created', version, null::bigint,
                     ($2::text[])[ordinality], ($3::text[])[ordinality],
                     jsonb_build_object('status', jsonb_build_array(null, status))
-             from stored join given using (id) where not is_chosen order by id, ordinality"
+             from (select distinct on (id) id, ordinality, is_chosen, stored.version, status
+                   from stored join given using (id) order by id, ordinality) first
+             where not is_chosen order by id"
         ),
         "
          select ordinality, id, stored.version from given left join stored using (id)
