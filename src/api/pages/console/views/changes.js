@@ -4,7 +4,7 @@ import { changePages } from "../api.js";
 import { element, field } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 
-export const KINDS = ["pet", "image", "order", "user", "caller", "key", "client", "session", "webhook", "import"];
+export const KINDS = ["pet", "image", "order", "user", "caller", "key", "client", "session", "webhook", "import", "restore"];
 
 export async function changes({ parameters }) {
   const [kind, resource] = [parameters.get("kind") ?? "", parameters.get("resource") ?? ""];
