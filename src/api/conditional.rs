@@ -24,8 +24,8 @@ pub fn etag(version: Version) -> HeaderValue {
     HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// `If-Match` and `If-None-Match` of a request. Malformed ones are violations of a change, and are ignored by a read, so that
-/// the client gets the full response.
+/// `If-Match` and `If-None-Match` of a request. Malformed ones are violations, except `If-None-Match` of a read, which is ignored, so
+/// that the client gets the full response.
 #[derive(Debug)]
 pub struct Conditions(condition::Conditions<String>);
 
@@ -97,7 +97,7 @@ fn read_condition(
     name: &HeaderName,
 ) -> Option<Tags<EntityTag>> {
     entity_tags(&parts.headers, name).unwrap_or_else(|Malformed| {
-        if !parts.method.is_safe() {
+        if name == header::IF_MATCH || !parts.method.is_safe() {
             violations.add(field, "must be * or a list of entity tags in double quotes");
         }
         None

@@ -149,6 +149,11 @@ impl WebhookPatchBody {
     }
 }
 
+/// The last attempts of a webhook.
+#[derive(Serialize, ToSchema)]
+#[schema(max_items = 20)]
+struct Attempts(Vec<Attempt>);
+
 /// How to rotate the secret of a webhook. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = WebhookRotation, example = json!({"overlap": 86_400}))]
@@ -492,7 +497,7 @@ pub(super) async fn retry_all(
 #[utoipa::path(
     get, path = "/admin/webhooks/{webhookId}/attempts", operation_id = "listAttempts", tag = "admin",
     security(("bearer" = ["admin"])),
-    responses((status = 200, description = "The attempts; `[]` if there are none.", body = Vec<Attempt>)),
+    responses((status = 200, description = "The attempts; `[]` if there are none.", body = inline(Attempts))),
 )]
 pub(super) async fn attempts(
     State(database): State<Database>,
@@ -502,7 +507,7 @@ pub(super) async fn attempts(
         find(connection, id).await?;
         Ok::<_, Error>(db::deliveries::attempts(connection, id).await?)
     });
-    response::json(StatusCode::OK, &attempts.await?)
+    response::json(StatusCode::OK, &Attempts(attempts.await?))
 }
 
 /// Send a test

@@ -11,7 +11,7 @@ mod wanted;
 
 use axum::{
     extract::State,
-    http::{HeaderMap, HeaderName, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::Response,
 };
 use utoipa::ToSchema;
@@ -112,11 +112,8 @@ async fn list(
         0 => Err(Invalid::because("must not be empty")),
         _ => Text::new(name.into()),
     });
-    let last = if is_stream {
-        last_event_id(&mut violations, &headers, &query)
-    } else {
-        None
-    };
+    let header = headers.get(LAST_EVENT_ID).filter(|_| is_stream);
+    let last = last_event_id(&mut violations, header, &query).filter(|_| is_stream);
     violations.finish(Some(()))?;
     let wanted = Wanted {
         resource: kinds
@@ -185,10 +182,9 @@ fn read_order(violations: &mut Violations, query: &Parameters) -> Order {
 /// Returns the position behind which a stream goes on, from the header or, for polyfills, from the query. An empty one is absent.
 fn last_event_id(
     violations: &mut Violations,
-    headers: &HeaderMap,
+    header: Option<&HeaderValue>,
     query: &Parameters,
 ) -> Option<Position> {
-    let header = headers.get(LAST_EVENT_ID);
     let header = header.map(|value| value.to_str().unwrap_or("invalid"));
     let (name, text) = match header.filter(|text| !text.is_empty()) {
         Some(text) => ("Last-Event-ID", Some(text.to_owned())),
