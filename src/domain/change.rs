@@ -34,7 +34,8 @@ impl FromStr for Position {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         parse_digits(text)
-            .filter(|position| (0..=PetId::MAX).contains(position))
+            // The largest has 16 digits.
+            .filter(|position| (0..=PetId::MAX).contains(position) && text.len() <= 16)
             .map(Self)
             .ok_or(Invalid::because(
                 "must be an integer from 0 to 9007199254740991",

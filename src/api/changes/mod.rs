@@ -108,9 +108,11 @@ async fn list(
     if resource.is_some() && kinds.len() != 1 {
         violations.add("resource", "needs one kind");
     }
-    let actor = query.optional(&mut violations, "actor", |name| match name.len() {
-        0 => Err(Invalid::because("must not be empty")),
-        _ => Text::new(name.into()),
+    let actor = query.optional(&mut violations, "actor", |name| {
+        match name.chars().count() {
+            1..=64 => Text::new(name.into()),
+            _ => Err(Invalid::because("must be 1 to 64 characters")),
+        }
     });
     let header = headers.get(LAST_EVENT_ID).filter(|_| is_stream);
     let last = last_event_id(&mut violations, header, &query).filter(|_| is_stream);

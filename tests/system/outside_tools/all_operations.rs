@@ -128,7 +128,7 @@ async fn oauth_client(app: &TestApp) -> (String, String) {
 
 /// Creates a caller with a credential of a kind, `keys` or `clients`, and returns the identifiers of both.
 async fn caller_with(app: &TestApp, operation: &str, kind: &str) -> [String; 2] {
-    let caller = json!({"name": format!("caller of {operation}"), "plan": "pro"});
+    let caller = json!({"name": format!("caller-of-{operation}"), "plan": "pro"});
     let caller = app.post("/admin/callers", &caller).is(201).await.id();
     let path = format!("/admin/callers/{caller}/{kind}");
     let credential = app.post(&path, &json!({})).is(201).await.id();
