@@ -166,7 +166,7 @@ async fn list(
 
 /// Order of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
-#[schema(as = ChangeOrder, rename_all = "lowercase", example = "desc")]
+#[schema(as = ChangeOrder, rename_all = "lowercase", example = "asc")]
 enum Order {
     Asc,
     Desc,

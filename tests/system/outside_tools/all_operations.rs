@@ -211,6 +211,8 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
             }
             fields
         }
+        // It needs the other order, in which there is no `after`: WebDriver's code of the backspace key deletes it.
+        "listChanges" => vec![("[data-param-name=before] input", "\u{e003}".to_owned())],
         "issueToken" => {
             let scope = ("[data-property-name=scope] input", "read:pets".to_owned());
             [credentials(), vec![scope]].concat()
