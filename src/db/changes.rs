@@ -220,7 +220,7 @@ impl Filter {
     }
 }
 
-/// Where a page begins.
+/// Beginning of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// Behind a position, or at the oldest change if it is 0. The order is that of positions.

@@ -214,7 +214,7 @@ pub async fn settle(
     Ok(is_mine)
 }
 
-/// Disables a webhook whose receiver wants no further messages, unless it has another URL meanwhile.
+/// Disables a webhook after a 410 from this URL, unless it has another one meanwhile.
 async fn disable(transaction: &mut Connection, webhook: WebhookId, url: &str) -> Result<(), Error> {
     let query =
         sqlx::query("update webhooks set enabled = false where id = $1 and url = $2 and enabled");

@@ -218,7 +218,7 @@ pub async fn send_again(
     Ok(Some(()))
 }
 
-/// Makes up to 10,000 deliveries that were parked due now, as [`send_again`] does one, except those whose changes are no longer
+/// Makes up to 10,000 deliveries that were parked due now, as [`send_again`] does one, except those of changes that are no longer
 /// recorded. Returns their number.
 pub async fn send_parked_again(
     transaction: &mut Connection,

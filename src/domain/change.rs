@@ -75,7 +75,7 @@ pub struct Change {
     /// Caller that an order or an account belongs to.
     #[serde(skip)]
     pub owner: Option<CallerId>,
-    /// Name of the caller; `operator` for a command, `webhook` for a webhook whose receiver is gone. Absent if the request had
+    /// Name of the caller; `operator` for a command, `webhook` for a webhook that was disabled by a 410. Absent if the request had
     /// none. Callers without the scope `admin` do not see those of the accounts of others.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = r"^[^\x00]*$")]

@@ -177,7 +177,7 @@ impl Metrics {
     }
 }
 
-/// Leaves out the series of deleted webhooks, whose lag is NaN: the recorder keeps all series.
+/// Leaves out the series of deleted webhooks, those with a lag of NaN: the recorder keeps all series.
 fn without_deleted_webhooks(text: &str) -> String {
     let lags = text
         .lines()

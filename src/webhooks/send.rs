@@ -74,7 +74,7 @@ impl Permit<'_> {
     }
 }
 
-/// What has come of a message.
+/// Outcome of a message.
 pub struct Sent {
     /// The attempt.
     pub attempt: Attempt,

@@ -1,4 +1,4 @@
-//! Tests: one message of the type `test` each, whose outcome is returned. They are no deliveries.
+//! Tests: one message of the type `test` each, which is no delivery. The outcome is returned.
 
 use std::{panic::resume_unwind, sync::atomic::AtomicBool, time::Duration};
 

@@ -173,7 +173,7 @@ async fn metrics_count_what_was_done() {
 async fn series_of_deleted_webhooks_are_left_out() {
     let home = Home::new();
     let service = home.serve().await;
-    // It has a webhook whose receiver fails.
+    // With a webhook and a receiver that fails.
     service.exercise_all_metrics(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
     let series = async || {

@@ -265,7 +265,7 @@ async fn start_waits_for_postgres() {
     assert!(!service.log().contains("ERROR"), "{}", service.log());
     assert!(service.log().contains("WARN"), "{}", service.log());
     service.stop().await;
-    // What does not pass by itself stops the start.
+    // Errors that do not pass by themselves stop the start.
     let unknown = Output::of(command("serve", "none")).await.is(1);
     assert!(
         unknown.stderr.contains("\"none\" does not exist"),

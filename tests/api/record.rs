@@ -540,7 +540,7 @@ async fn record_is_read_from_its_end() {
     }
 }
 
-/// What a reader of changes of pets sees of them: actors, and if there is a request id.
+/// Returns the actors of changes of pets, and if there is a request id.
 fn actors(changes: &[Value]) -> Vec<(Option<&str>, bool)> {
     let changes = changes.iter().filter(|it| it["kind"] == "pet");
     changes

@@ -8,7 +8,7 @@ use test_support::{Call, TestApp, images::png};
 
 const PASSWORD: &str = "correct horse battery staple";
 
-/// What operations leave, by the kind of the resource, the action, and the names of the facts.
+/// Facts that operations leave, by the kind of the resource, the action, and the names of the facts.
 const FACTS: [(&str, &[&str]); 35] = [
     ("addPet", &["pet created status"]),
     ("updatePet", &["pet changed status"]),
@@ -99,7 +99,7 @@ async fn operations_leave_facts() {
     let mut after = 0;
     let (mut facts, mut known) = (FACTS.iter(), BTreeSet::new());
     let mut check = async |operation: &'static str, call: Call| -> Value {
-        // What was changed in between.
+        // Changes in between.
         left(&app, &mut after).await;
         let response = call.await;
         assert!(response.status < 300, "{operation}: {response}");

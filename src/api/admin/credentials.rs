@@ -171,7 +171,7 @@ pub(super) struct NewKeyBody {
 
 impl FieldType for NewKeyBody {}
 
-/// How to rotate a key. Unknown fields are ignored.
+/// Rotation of a key. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Rotation, example = json!({"overlap": 86_400}))]

@@ -154,7 +154,7 @@ impl WebhookPatchBody {
 #[schema(max_items = 20)]
 struct Attempts(Vec<Attempt>);
 
-/// How to rotate the secret of a webhook. Unknown fields are ignored.
+/// Rotation of the secret of a webhook. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = WebhookRotation, example = json!({"overlap": 86_400}))]
 pub(super) struct RotationBody {
@@ -467,7 +467,7 @@ pub(super) async fn retry(
 
 /// Send all deliveries again that were given up
 ///
-/// At once, and for another day if they fail, except those whose changes are no longer recorded. The webhook may have got later
+/// At once, and for another day if they fail, except deliveries of changes that are no longer recorded. The webhook may have got later
 /// changes of the same resources meanwhile. Of more than 10,000, the others are left: repeat the request until it finds none.
 #[utoipa::path(
     post, path = "/admin/webhooks/{webhookId}/deliveries/retry", operation_id = "retryDeliveries", tag = "admin",

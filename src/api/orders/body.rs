@@ -83,7 +83,7 @@ pub struct NewOrderBody {
     /// Number of pets; 1 if absent.
     #[schema(value_type = i32, required = false, nullable, minimum = 1, maximum = 2_147_483_647)]
     quantity: Field<i64>,
-    /// Shipping date (RFC 3339, whose seconds may be absent), stored to the microsecond and returned in UTC.
+    /// Shipping date (RFC 3339; the seconds may be absent), stored to the microsecond and returned in UTC.
     #[schema(value_type = String, required = false, nullable, format = "date-time", max_length = 64)]
     ship_date: Field<String>,
     /// Status of the order; `placed` if absent. Only administrators may set it to another one.
@@ -129,7 +129,7 @@ impl NewOrderBody {
 #[serde(rename_all = "camelCase")]
 #[schema(as = OrderPatch, example = json!({"status": "delivered"}))]
 pub struct PatchBody {
-    /// Shipping date (RFC 3339, whose seconds may be absent), stored to the microsecond and returned in UTC.
+    /// Shipping date (RFC 3339; the seconds may be absent), stored to the microsecond and returned in UTC.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, format = "date-time", max_length = 64)]
     ship_date: Member<String>,
