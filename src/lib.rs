@@ -64,7 +64,6 @@
 //!   check            demo keys only in requests from this machine
 //!   check            scopes that the operation needs
 //!   catch_panic      again: inside the limits, against which a panic does not count
-//!   consistency      with standbys: the position after a change, or which one a read follows (db::position)
 //!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST
 //!   compress         gzip or zstd, only of lists; also around the document, pages and metrics
@@ -72,7 +71,6 @@
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
 //!   db::batch        one statement for concurrent requests
 //!   db::record       the record of the change, in the same statement
-//!   db::standbys     a read at a standby that has the change which the request follows
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);
 //!                    of large reads, a few at a time, in turns (db::large_reads)
 //! ```

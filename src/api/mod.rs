@@ -55,7 +55,6 @@ use self::{
         catch_panic::CatchPanic,
         check::{Check, authorize, local_demo_keys, refuse_conditions, validate_request},
         compress::{Compress, CompressConstants},
-        consistency::Consistency,
         cors::Cors,
         error_body::ErrorBody,
         idempotency::IdempotencyKeys,
@@ -128,9 +127,6 @@ pub fn router(operations: &Operations, constants: Router<AppState>, state: AppSt
         .layer(around(Check(local_demo_keys(state.demo_keys)))) // they are public
         .layer(around(Check(authorize))) // before the body is read; a refusal counts against the limits
         .layer(around(CatchPanic)) // inside the limits, against which a panic does not count
-        .layer(around(Consistency {
-            is_on: state.database.has_standbys(),
-        })) // for the statements of the handler, not of the layers outside
         .layer(around(Timeout(state.request_timeout))) // inside the layers that must not be cut off
         .layer(around(IdempotencyKeys(state.clone()))) // stored responses belong to a caller; reads the body
         .layer(around(Compress::default())) // only lists; inside the memory of responses

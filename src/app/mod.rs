@@ -320,12 +320,7 @@ async fn open_database(
         tracing::error!("{correction}; until then, requests may fail");
     }
     Box::pin(db::migrations::apply(schema, &options, pooler)).await?;
-    Ok(match &config.database.read_url {
-        Some(url) if schema == Schema::Store => {
-            database.with_standbys(db::parse_url(url)?, &config.database)
-        }
-        _ => database,
-    })
+    Ok(database)
 }
 
 /// Returns the database of the limits: `limits.database_url`, or that of the store.

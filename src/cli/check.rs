@@ -64,9 +64,6 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
             let current = schema.is_ok().then_some(&session);
             let images = images(config, current).await;
             results.extend([("schema", schema), ("images", images)]);
-            if let Some(url) = &config.database.read_url {
-                results.push(("standbys", standbys(config, &session, url).await));
-            }
             if let Some(of_limits) = of_limits {
                 results.push(("limits", of_limits.map(|(_, status)| status)));
             }
@@ -144,7 +141,6 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
             "database.url (DATABASE_URL)",
             &config.database.url,
         ),
-        ("standbys", "database.read_url", &config.database.read_url),
         ("limits", "limits.database_url", &config.limits.database_url),
     ] {
         let options = url.as_ref().and_then(|url| db::parse_url(url).ok());
@@ -353,23 +349,6 @@ async fn schema(
         )
         .into()),
     }
-}
-
-/// Checks that reads can use a standby.
-async fn standbys(config: &Config, session: &Session, url: &SecretString) -> Result<String, Error> {
-    let database = Database::new(session.options.clone(), &config.database);
-    let database = database.with_standbys(db::parse_url(url)?, &config.database);
-    let is_usable = database.check_standbys().await;
-    database.close().await;
-    let is_usable = is_usable.map_err(|error| {
-        format!("{error}: database.read_url must lead to standbys; until then, all reads go to the primary")
-    })?;
-    if !is_usable {
-        return Err("the standby of database.read_url follows no primary, or its user lacks a role, so all reads go to the \
-                    primary: grant pg_read_all_stats to the user"
-            .into());
-    }
-    Ok("a standby at database.read_url follows the primary".to_owned())
 }
 
 /// Checks the database of the limits.

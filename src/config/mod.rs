@@ -306,7 +306,6 @@ fn validate_databases(
 ) -> Result<(), (&'static str, &'static str)> {
     for (key, text) in [
         ("database.url", &database.url),
-        ("database.read_url", &database.read_url),
         ("database.password", &database.password),
         ("limits.database_url", &limits.database_url),
     ] {
@@ -317,10 +316,6 @@ fn validate_databases(
     let has_url = database.url.is_some();
     if !has_url && database.password.is_some() {
         return Err(("database.password", "must not be set without database.url"));
-    }
-    if database.read_url.is_some() && (!has_url || database.pooler != Pooler::None) {
-        let reason = "needs database.url, without a connection pooler";
-        return Err(("database.read_url", reason));
     }
     Ok(())
 }

@@ -77,8 +77,6 @@ pub struct Operations {
 pub struct Database {
     /// With [`Database::password`], if that is set.
     pub url: Option<SecretString>,
-    /// With [`Database::password`], if that is set.
-    pub read_url: Option<SecretString>,
     pub password: Option<SecretString>,
     pub max_connections: u32,
     #[serde(with = "humantime_serde")]
@@ -87,19 +85,17 @@ pub struct Database {
 }
 
 impl Database {
-    /// Adds the password to the URLs, in place of their own.
+    /// Adds the password to the URL, in place of its own.
     pub(super) fn add_password(&mut self) {
-        let Some(password) = &self.password else {
+        let (Some(password), Some(url)) = (&self.password, &mut self.url) else {
             return;
         };
-        for url in [&mut self.url, &mut self.read_url].into_iter().flatten() {
-            // If it is not a URL, the database client reports that.
-            if let Ok(mut parsed) = Url::parse(url.expose_secret()) {
-                let mut query = parsed.query_pairs_mut();
-                query.append_pair("password", password.expose_secret());
-                drop(query);
-                *url = String::from(parsed).into();
-            }
+        // If it is not a URL, the database client reports that.
+        if let Ok(mut parsed) = Url::parse(url.expose_secret()) {
+            let mut query = parsed.query_pairs_mut();
+            query.append_pair("password", password.expose_secret());
+            drop(query);
+            *url = String::from(parsed).into();
         }
     }
 }

@@ -60,7 +60,6 @@ fn collect(
         key: key.to_owned(),
         value: match key {
             "database.url"
-            | "database.read_url"
             | "limits.database_url"
             | "images.url"
             | "telemetry.otlp_endpoint"

@@ -44,59 +44,15 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Statement that is true at a standby.
 pub(super) const IS_STANDBY: &str = "select pg_is_in_recovery()";
 
-/// Role of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    Primary,
-    Standby,
-}
-
-impl Role {
-    /// Fails with an error of the class [`super::Error::Unavailable`] if a server has the other role. The last row is that
-    /// of [`IS_STANDBY`].
-    pub fn check(self, rows: &[PgRow]) -> Result<(), sqlx::Error> {
-        let row = rows.last().ok_or(sqlx::Error::RowNotFound)?;
-        let role = if row.try_get(0)? {
-            Self::Standby
-        } else {
-            Self::Primary
-        };
-        if role == self {
-            return Ok(());
-        }
-        Err(self.refusal())
+/// Fails with an error of the class [`super::Error::Unavailable`] if a server is a standby. The last row is that of
+/// [`IS_STANDBY`].
+pub(super) fn refuse_standby(rows: &[PgRow]) -> Result<(), sqlx::Error> {
+    let row = rows.last().ok_or(sqlx::Error::RowNotFound)?;
+    if !row.try_get::<bool, _>(0)? {
+        return Ok(());
     }
-
-    /// Reports that a circuit breaker has opened.
-    fn report_opening(self, error: &sqlx::Error) {
-        match self {
-            Self::Primary => {
-                tracing::warn!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
-                metrics::counter!("db_client_breaker_opened_total").increment(1);
-            }
-            Self::Standby => {
-                tracing::warn!(%error, "no standby responds; all reads go to the primary until one does");
-            }
-        }
-    }
-
-    /// Reports that a circuit breaker has been open for [`LONG_OUTAGE`].
-    fn report_long_outage(self, error: &sqlx::Error) {
-        if self == Self::Primary {
-            tracing::error!(%error, "failed to reach PostgreSQL for 10 s; refusing statements until it responds");
-        }
-    }
-
-    /// Returns the error of a server with the other role.
-    pub fn refusal(self) -> sqlx::Error {
-        let problem = match self {
-            Self::Primary => {
-                "the server is a standby (in recovery), which may lack the latest writes"
-            }
-            Self::Standby => "the server is no standby",
-        };
-        io::Error::new(io::ErrorKind::NotConnected, problem).into()
-    }
+    let problem = "the server is a standby (in recovery), which may lack the latest writes";
+    Err(io::Error::new(io::ErrorKind::NotConnected, problem).into())
 }
 
 /// Circuit breaker for one PostgreSQL. Cheap to clone.
@@ -106,7 +62,6 @@ pub struct Breaker(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     options: PgConnectOptions,
-    role: Role,
     /// Atomic, because it is read several times per request: cores would contend for the lock of a watch channel.
     is_open: AtomicBool,
     opened: Notify,
@@ -125,11 +80,10 @@ struct Times {
 }
 
 impl Breaker {
-    /// Creates a closed breaker that probes with `options` for a server with this role.
-    pub(super) fn new(options: PgConnectOptions, role: Role) -> Self {
+    /// Creates a closed breaker that probes with `options`.
+    pub(super) fn new(options: PgConnectOptions) -> Self {
         Self(Arc::new(Inner {
             options,
-            role,
             is_open: AtomicBool::new(false),
             opened: Notify::new(),
             is_probing: AtomicBool::new(false),
@@ -226,12 +180,11 @@ async fn probe_until_available(breaker: Weak<Inner>) {
     let mut is_long_outage = false;
     while let Some(inner) = breaker.upgrade() {
         let breaker = Breaker(inner);
-        match probe(&breaker.0.options, breaker.0.role).await {
+        match probe(&breaker.0.options).await {
             Ok(()) => {
                 if let Some(since) = failed_since {
                     tracing::info!(
                         away = ?since.elapsed(),
-                        role = ?breaker.0.role,
                         "closed the circuit breaker; PostgreSQL responds again"
                     );
                     // Older connections may lead to a server that no longer exists.
@@ -249,13 +202,14 @@ async fn probe_until_available(breaker: Weak<Inner>) {
             Err(error) => match failed_since {
                 None => {
                     failed_since = Some(Instant::now());
-                    breaker.0.role.report_opening(&error);
+                    tracing::warn!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
+                    metrics::counter!("db_client_breaker_opened_total").increment(1);
                     breaker.0.is_open.store(true, Ordering::Release);
                     breaker.0.opened.notify_waiters();
                 }
                 Some(since) if !is_long_outage && since.elapsed() >= LONG_OUTAGE => {
                     is_long_outage = true;
-                    breaker.0.role.report_long_outage(&error);
+                    tracing::error!(%error, "failed to reach PostgreSQL for 10 s; refusing statements until it responds");
                 }
                 Some(_) => {}
             },
@@ -265,13 +219,12 @@ async fn probe_until_available(breaker: Weak<Inner>) {
     }
 }
 
-/// Runs one probe on a new connection. An error response from a running server counts as success, unless that has
-/// another role.
-async fn probe(options: &PgConnectOptions, role: Role) -> Result<(), sqlx::Error> {
+/// Runs one probe on a new connection. An error response from a running server counts as success, unless that is a standby.
+async fn probe(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     let statement = async {
         let mut connection = PgConnection::connect_with(options).await?;
         // A pooler accepts connections even if PostgreSQL is unavailable.
-        role.check(&connection.fetch_all(IS_STANDBY).await?)?;
+        refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
         connection.close().await
     };
     match timeout(PROBE_TIMEOUT, statement).await {

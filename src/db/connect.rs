@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Every connection has the same limits and planner settings; behind a transaction pooler, every transaction.
-//! - No connection is to a server with another role when it is opened: a standby may lack acknowledged writes. A pooler may
+//! - No connection is to a standby when it is opened: a standby may lack acknowledged writes. A pooler may
 //!   connect to another server later.
 //! - The failure of a statement updates the circuit breaker, and decides whether its connection is used again.
 
@@ -19,7 +19,7 @@ use sqlx::{
 };
 
 use super::{
-    breaker::{Breaker, IS_STANDBY, Role},
+    breaker::{Breaker, IS_STANDBY, refuse_standby},
     deadline::with_timeout,
     error::{
         AsDatabaseError, Error, is_connection_failure, is_prepared_statement_mismatch, is_read_only,
@@ -85,7 +85,6 @@ const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct Connector {
     pub options: ConnectOptions,
     pub pooler: Pooler,
-    pub role: Role,
     pub breaker: Breaker,
     /// Lock timeout of sessions.
     pub lock_timeout: Duration,
@@ -95,15 +94,13 @@ impl Connector {
     pub fn new(
         options: ConnectOptions,
         pooler: Pooler,
-        role: Role,
         lock_timeout: Duration,
     ) -> Self {
         let options = pooler::compatible(options, pooler).application_name("pet-inventory");
         Self {
-            breaker: Breaker::new(options.clone(), role),
+            breaker: Breaker::new(options.clone()),
             options,
             pooler,
-            role,
             lock_timeout,
         }
     }
@@ -124,7 +121,7 @@ impl Connector {
         with_timeout(Box::pin(opening)).await
     }
 
-    /// Waits until a server of this role accepts a connection. Fails at once with an error that does not pass by itself.
+    /// Waits until a primary accepts a connection. Fails at once with an error that does not pass by itself.
     pub async fn wait_until_available(&self) -> Result<(), Error> {
         let mut last_logged: Option<Instant> = None;
         loop {
@@ -149,7 +146,7 @@ impl Connector {
         }
     }
 
-    /// Applies the settings of sessions to a new connection, and refuses that of a server with another role. Behind a pooler,
+    /// Applies the settings of sessions to a new connection, and refuses that of a standby. Behind a pooler,
     /// there are only settings of transactions.
     pub async fn configure(&self, connection: &mut Connection) -> Result<(), sqlx::Error> {
         let statements = match self.pooler {
@@ -162,7 +159,7 @@ impl Connector {
             Pooler::Transaction => IS_STANDBY.to_owned(),
         };
         let statements = sqlx::raw_sql(AssertSqlSafe(statements));
-        self.role.check(&connection.fetch_all(statements).await?)
+        refuse_standby(&connection.fetch_all(statements).await?)
     }
 
     /// Runs `work`, in a transaction if it has several statements. Returns its result, and true if the connection can be

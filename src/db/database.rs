@@ -8,16 +8,13 @@ use std::{
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::{
-    batch::{BatchedStatement, Batchers, KINDS},
-    breaker::{Breaker, IS_STANDBY, Role},
+    batch::{Batchers, KINDS},
+    breaker::{Breaker, IS_STANDBY, refuse_standby},
     connect::{ConnectOptions, Connection, Connector},
-    deadline::with_timeout,
     error::{AsDatabaseError, Error},
     large_reads::{Cost, Requester},
     pool::{self, Pool, Usage},
     pooler,
-    position::Position,
-    standbys::Standbys,
 };
 use crate::config;
 
@@ -30,43 +27,17 @@ pub struct Database(Arc<WorkerState>);
 struct WorkerState {
     pool: Pool,
     batchers: Batchers,
-    standbys: Option<Standbys>,
 }
 
 impl Database {
     /// Creates the pool, which opens connections on demand.
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
-        let pool = new_pool(options, Role::Primary, config);
+        let connector = Connector::new(options, config.pooler, pool::LOCK_TIMEOUT);
+        let pool = Pool::new(connector, config);
         Self(Arc::new(WorkerState {
             batchers: Batchers::new(pool.clone()),
             pool,
-            standbys: None,
         }))
-    }
-
-    /// Returns a handle to the same pool, with standbys to read from.
-    pub fn with_standbys(&self, options: ConnectOptions, config: &config::Database) -> Self {
-        let standbys = Standbys::new(new_pool(options, Role::Standby, config));
-        Self(Arc::new(WorkerState {
-            pool: self.0.pool.clone(),
-            batchers: self.0.batchers.for_worker(),
-            standbys: Some(standbys),
-        }))
-    }
-
-    /// Returns true if it has standbys to read from.
-    pub fn has_standbys(&self) -> bool {
-        self.0.standbys.is_some()
-    }
-
-    /// Fails if no standby responds. Returns true if reads can use it: it follows a primary, and tells so.
-    pub async fn check_standbys(&self) -> Result<bool, Error> {
-        let Some(standbys) = &self.0.standbys else {
-            return Ok(false);
-        };
-        let mut connection = standbys.pool.connector.open().await?;
-        let position = with_timeout(Position::of_standby(&mut connection)).await?;
-        Ok(position.is_known())
     }
 
     /// Returns a handle for another worker, with batchers that run on its core.
@@ -74,7 +45,6 @@ impl Database {
         Self(Arc::new(WorkerState {
             pool: self.0.pool.clone(),
             batchers: self.0.batchers.for_worker(),
-            standbys: self.0.standbys.as_ref().map(Standbys::for_worker),
         }))
     }
 
@@ -145,19 +115,6 @@ impl Database {
         self.0.pool.committed.notified().await;
     }
 
-    /// Executes a read in a batch: at a standby, if the request follows a position that one has reached, or at the primary.
-    pub(super) async fn read<B: BatchedStatement>(
-        &self,
-        input: B::Input,
-    ) -> Result<B::Output, Error> {
-        if let Some(standbys) = &self.0.standbys
-            && let Some(output) = standbys.read::<B>(&input).await
-        {
-            return Ok(output);
-        }
-        self.batchers().execute::<B>(input).await
-    }
-
     /// Returns the batchers, which execute requests in one statement with those of others.
     pub(super) fn batchers(&self) -> &Batchers {
         &self.0.batchers
@@ -169,9 +126,7 @@ impl Database {
         let connector = self.connector();
         let options = connector.options.clone().disable_statement_logging();
         let mut connection = Connection::connect_with(&options).await?;
-        connector
-            .role
-            .check(&connection.fetch_all(IS_STANDBY).await?)?;
+        refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
         Ok(connection)
     }
 
@@ -200,20 +155,10 @@ impl Database {
     pub async fn close(&self) {
         self.0.batchers.close().await;
         self.0.pool.close().await;
-        if let Some(standbys) = &self.0.standbys {
-            standbys.close().await;
-        }
     }
 }
 
 fn of_workers(workers: usize, kinds: u64) -> u64 {
     let workers = u32::try_from(workers).unwrap_or(u32::MAX);
     u64::from(workers) * kinds
-}
-
-fn new_pool(options: ConnectOptions, role: Role, config: &config::Database) -> Pool {
-    Pool::new(
-        Connector::new(options, config.pooler, role, pool::LOCK_TIMEOUT),
-        config,
-    )
 }

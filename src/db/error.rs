@@ -40,7 +40,7 @@ pub enum Error {
     Corrupt(String),
     /// Invalid database URL.
     #[error(
-        "invalid URL of a database (database.url, DATABASE_URL, database.read_url or limits.database_url): {0}"
+        "invalid URL of a database (database.url, DATABASE_URL or limits.database_url): {0}"
     )]
     Url(#[source] Arc<sqlx::Error>),
     /// Schema of a build before 0.1.0, with its last migration.

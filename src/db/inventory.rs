@@ -16,7 +16,7 @@ pub type Inventory = Arc<[(Status, i64)]>;
 
 /// Returns the inventory. Requests that wait for it share one statement.
 pub async fn count(database: &Database) -> Result<Inventory, Error> {
-    database.read::<Counts>(()).await
+    database.batchers().execute::<Counts>(()).await
 }
 
 /// Statement that counts the pets for several requests.

@@ -24,7 +24,6 @@ use super::{
     deadline::with_timeout,
     error::{AsDatabaseError, Error},
     large_reads::LargeReads,
-    position,
 };
 use crate::config;
 
@@ -134,12 +133,7 @@ impl Pool {
         };
         let connector = &self.connector;
         let running = connector.run(&mut connection, has_several_statements, lock_timeout, work);
-        let (result, mut is_reusable) = running.await;
-        if result.is_ok() && has_several_statements && position::is_changing() {
-            let position = position::after_commit(&mut connection).await;
-            is_reusable &= position.is_some();
-            position::keep(position);
-        }
+        let (result, is_reusable) = running.await;
         if is_reusable {
             // sqlx pings it without a timeout. Boxed: it is 15 kB, which would be copied six times on the way into a task.
             let returned = Box::pin(connection.return_to_pool());

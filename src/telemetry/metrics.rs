@@ -108,8 +108,6 @@ pub const METRICS: &[Described] = &[
         "Requests per batched statement."),
     metric(Counter, "db_client_transaction_retries_total", &[],
         "Transactions retried after a serialization failure or a deadlock."),
-    metric(Counter, "db_client_standby_reads_total", &[("result", &["served", "behind", "other_timeline", "large", "unavailable"])],
-        "Reads that follow a change, with database.read_url: served by a standby, or at the primary since no standby was that far (behind), followed it (other_timeline) or responded in time (unavailable), or since a pet is large."),
     metric(Gauge, "db_client_breaker_open", &[],
         "Circuit breaker of PostgreSQL: 1 is open (unreachable), 0 is closed."),
     metric(Counter, "db_client_breaker_opened_total", &[], "Openings of the circuit breaker of PostgreSQL."),

@@ -24,7 +24,6 @@ mod cli_setup;
 mod compression;
 mod conditional;
 mod config;
-mod consistency;
 mod cors;
 mod errors;
 mod feed;

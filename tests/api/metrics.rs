@@ -6,8 +6,8 @@ use pet_inventory::telemetry::{Described, Kind, METRICS};
 use reqwest::Method;
 use test_support::{RequestExt, eventually, images::png, process::Home};
 
-/// Metrics that only a service with token issuers, or with standbys, exposes.
-const WITH_SETTINGS_ONLY: [&str; 2] = ["jwks_fetches_total", "db_client_standby_reads_total"];
+/// Metrics that only a service with token issuers exposes.
+const WITH_SETTINGS_ONLY: [&str; 1] = ["jwks_fetches_total"];
 
 /// Parses the line `name{label="value",…} number`. Label values must not contain commas or quotes.
 fn sample(line: &str) -> (&str, BTreeMap<&str, &str>, f64) {

@@ -42,12 +42,12 @@ const API_SHARED: &[&str] =
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =
     &["administration", "batch", "breaker", "codec", "connect", "database", "deadline", "error", "large_reads", "sequences",
-      "pool", "pooler", "position", "record", "standbys"];
+      "pool", "pooler", "record"];
 
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
-    (&["clap", "clap_complete", "comfy_table", "csv", "indicatif", "sd_notify", "tar"], &["cli"]),
+    (&["clap", "clap_complete", "comfy_table", "csv_core", "indicatif", "sd_notify", "tar"], &["cli"]),
     (&["axum", "tower_http", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
     (&["utoipa"], &["api", "app", "domain"]),
     (&["hyper", "hyper_util", "listenfd", "socket2"], &["server"]),

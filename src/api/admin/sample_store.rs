@@ -15,7 +15,7 @@ use crate::{
         response,
         state::{AppState, Links},
     },
-    db::{self, Connection, position},
+    db::{self, Connection},
     domain::{change::Initiator, pet::PhotoUrl},
     sample_store::{self, Origin},
 };
@@ -80,7 +80,7 @@ pub(super) async fn add(
         });
         tokio::time::timeout(request_timeout, added).await
     };
-    match position::spawn(adding.in_current_span()).await {
+    match tokio::spawn(adding.in_current_span()).await {
         Ok(response) => response.map_err(|_| Error::TimedOut)?,
         Err(panic) => Err(Error::internal(panic)),
     }

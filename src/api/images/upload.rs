@@ -35,7 +35,7 @@ use crate::{
         state::AppState,
     },
     blob_store::BlobStore,
-    db::{self, Connection, Database, images::Content, position},
+    db::{self, Connection, Database, images::Content},
     domain::{
         change::Initiator,
         id::PetId,
@@ -170,7 +170,7 @@ pub(super) async fn upload(
         );
         tokio::time::timeout(task_state.request_timeout, response).await
     };
-    match position::spawn(storing.in_current_span()).await {
+    match tokio::spawn(storing.in_current_span()).await {
         Ok(response) => response.map_err(|_| Error::TimedOut)?,
         Err(panic) => Err(Error::internal(panic)),
     }

@@ -15,7 +15,7 @@ use futures_util::{FutureExt as _, future::Either};
 use tower::{Layer as _, Service as _};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::{Middleware, Next, Reply, consistency::CONSISTENCY, service};
+use super::{Middleware, Next, Reply, service};
 use crate::config::CorsOrigins;
 
 /// Time for which a browser may remember the response to a preflight request. Chromium's maximum.
@@ -32,7 +32,7 @@ const METHODS: [Method; 6] = [
 ];
 
 /// Request headers that the API reads, except those that a page may always send.
-const REQUEST_HEADERS: [HeaderName; 13] = [
+const REQUEST_HEADERS: [HeaderName; 12] = [
     header::AUTHORIZATION,
     header::CONTENT_TYPE,
     header::IF_MATCH,
@@ -42,14 +42,13 @@ const REQUEST_HEADERS: [HeaderName; 13] = [
     HeaderName::from_static("api_key"),
     HeaderName::from_static("idempotency-key"),
     HeaderName::from_static("last-event-id"),
-    CONSISTENCY,
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("x-request-id"),
 ];
 
 /// Response headers that a page can read.
-const EXPOSED_HEADERS: [HeaderName; 12] = [
+const EXPOSED_HEADERS: [HeaderName; 11] = [
     header::ETAG,
     header::LINK,
     header::LOCATION,
@@ -61,7 +60,6 @@ const EXPOSED_HEADERS: [HeaderName; 12] = [
     HeaderName::from_static("x-ratelimit-reset"),
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("idempotent-replayed"),
-    CONSISTENCY,
 ];
 
 /// Answers preflight requests, and adds CORS headers to responses. Without origins, it does nothing.

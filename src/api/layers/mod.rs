@@ -30,7 +30,6 @@ pub mod authenticate;
 pub mod catch_panic;
 pub mod check;
 pub mod compress;
-pub mod consistency;
 pub mod cors;
 mod counted_body;
 pub mod error_body;

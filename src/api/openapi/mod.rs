@@ -45,9 +45,7 @@ use crate::domain::caller::Scope;
         title = "Pet inventory",
         description = "Manages the pets, orders and users of a pet store: the Petstore v3 interface, on PostgreSQL.\n\n\
             Send an API key in the header `api_key`, or as `Authorization: Bearer …`. \
-            Every error is `application/problem+json` (RFC 9457) and also has Petstore's `code` and `message`.\n\n\
-            If the response to a change has the header `Pet-Inventory-Consistency`, a `GET` that sends it back may be served by \
-            a standby that has the change.",
+            Every error is `application/problem+json` (RFC 9457) and also has Petstore's `code` and `message`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     external_docs(url = "https://petstore3.swagger.io", description = "Petstore v3, the interface that this service implements."),

@@ -7,7 +7,6 @@ use crate::db::{
     connect::{Connection, Connector},
     deadline::with_timeout,
     error::Error,
-    position::{self, Position},
 };
 
 /// Connection of a batcher. It is opened on demand, and closed after a failure.
@@ -45,14 +44,6 @@ impl BatchConnection {
             used_at: Instant::now(),
         });
         result
-    }
-
-    /// Reads the position after the statement that was run last. If that fails, the connection is closed.
-    pub async fn position(&mut self) -> Option<Position> {
-        let mut idle = self.idle.take()?;
-        let position = position::after_commit(&mut idle.connection).await;
-        self.idle = position.is_some().then_some(idle);
-        position
     }
 
     /// Returns the idle connection and the time it was opened, unless it is known to be lost or does not respond.

@@ -39,7 +39,6 @@ use super::{
     error::Error,
     large_reads::{Cost, Requester},
     pool::{Pool, Usage},
-    position::{self, Position},
 };
 use crate::trace_context;
 
@@ -93,13 +92,11 @@ struct BatchItem<B: BatchedStatement> {
     result_sender: ResultSender<B>,
     queued_at: Instant,
     requester: Requester,
-    wants_position: bool,
     span: Span,
 }
 
-/// Channel for the result of one request, and the position after its change if it wants one.
-type ResultSender<B> =
-    oneshot::Sender<Result<(<B as BatchedStatement>::Output, Option<Position>), Error>>;
+/// Channel for the result of one request.
+type ResultSender<B> = oneshot::Sender<Result<<B as BatchedStatement>::Output, Error>>;
 
 impl Batchers {
     /// Creates the batchers of the first worker.
@@ -128,13 +125,11 @@ impl Batchers {
         self.context.pool.connector.breaker.admit()?;
         let (result_sender, result) = oneshot::channel();
         let span = span(B::SUMMARY);
-        let wants_position = !B::IS_READ_ONLY && position::is_changing();
         let item = BatchItem::<B> {
             input,
             result_sender,
             queued_at: Instant::now(),
             requester: Requester::current(),
-            wants_position,
             span: span.clone(),
         };
         self.enqueue(item)?;
@@ -144,11 +139,7 @@ impl Batchers {
         if result.is_err() {
             span.record("otel.status_code", "ERROR");
         }
-        let (output, position) = result?;
-        if wants_position {
-            position::keep(position);
-        }
-        Ok(output)
+        result
     }
 
     /// Queues a request. Starts the batcher at the first request, or if its task has panicked.
@@ -303,7 +294,6 @@ async fn execute_batch<B: BatchedStatement>(
     for BatchItem { span, .. } in &*items {
         span.record("db.operation.batch.size", batch_size);
     }
-    let wants_position = items.iter().any(|item| item.wants_position);
     let (mut inputs, (result_senders, requesters)): (Vec<_>, (Vec<_>, Vec<_>)) = items
         .drain(..)
         .map(|item| (item.input, (item.result_sender, item.requester)))
@@ -323,29 +313,18 @@ async fn execute_batch<B: BatchedStatement>(
     });
     let error = match result {
         Ok(results) => {
-            let mut position = None;
             if !B::IS_READ_ONLY {
                 context.pool.committed.notify_one();
-                if wants_position {
-                    position = connection.position().await;
-                }
             }
             let result_senders = result_senders.into_iter().zip(requesters);
             for ((result_sender, requester), result) in result_senders.zip(results) {
                 match result {
                     // Sending fails if the request was cancelled meanwhile.
-                    BatchResult::Done(output) => drop(result_sender.send(Ok((output, position)))),
+                    BatchResult::Done(output) => drop(result_sender.send(Ok(output))),
                     BatchResult::ExecuteSeparately(input) => {
                         // A read is executed separately because its rows are large, a change for other reasons.
                         let large = B::IS_READ_ONLY.then_some(requester);
-                        spawn_separately::<B>(
-                            context,
-                            input,
-                            result_sender,
-                            queued_at,
-                            large,
-                            wants_position,
-                        );
+                        spawn_separately::<B>(context, input, result_sender, queued_at, large);
                     }
                 }
             }
@@ -362,14 +341,7 @@ async fn execute_batch<B: BatchedStatement>(
     // If the inputs are drained, the statement succeeded and the commit failed: a retry could execute them twice.
     if may_succeed_separately && inputs.len() == result_senders.len() {
         for (input, result_sender) in inputs.into_iter().zip(result_senders) {
-            spawn_separately::<B>(
-                context,
-                input,
-                result_sender,
-                queued_at,
-                None,
-                wants_position,
-            );
+            spawn_separately::<B>(context, input, result_sender, queued_at, None);
         }
     } else {
         // Which of them made the statement slow is not known: none is to blame.
@@ -390,7 +362,6 @@ fn spawn_separately<B: BatchedStatement>(
     mut result_sender: ResultSender<B>,
     queued_at: Instant,
     large: Option<Requester>,
-    wants_position: bool,
 ) {
     let pool = context.pool.clone();
     context.tasks.spawn(async move {
@@ -411,11 +382,7 @@ fn spawn_separately<B: BatchedStatement>(
             async |transaction: &mut Connection| B::execute_one(transaction, input.clone()).await;
         let result = async {
             let _permit = permit?;
-            if !wants_position {
-                return Ok((pool.transact(Some(queued_at), execute).await?, None));
-            }
-            let (output, position) = position::after(pool.transact(Some(queued_at), execute)).await;
-            Ok((output?, position))
+            pool.transact(Some(queued_at), execute).await
         };
         let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;
         let _ = result_sender.send(result.unwrap_or(Err(Error::TimedOut)));

@@ -112,7 +112,7 @@ async fn find_page<B: BatchedStatement<Input = Search, Output = PetPage>>(
     search: Search,
 ) -> Result<PetPage, Error> {
     if search.range.limit <= MAX_SHARED_LIMIT && search.names.len() <= MAX_SHARED_NAMES {
-        return database.read::<B>(search).await;
+        return database.batchers().execute::<B>(search).await;
     }
     let found = database.read_large(Cost::Bytes, async |it| B::execute_one(it, search).await);
     found.await

@@ -40,7 +40,7 @@ pub async fn exists(connection: &mut Connection, id: PetId) -> Result<bool, Erro
 
 /// Returns the pet, if it exists, in a batch with the reads of other requests.
 pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
-    database.read::<Reads>(id).await
+    database.batchers().execute::<Reads>(id).await
 }
 
 /// Statement that reads the pets of several requests.

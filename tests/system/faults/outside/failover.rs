@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Copies a cluster, and starts the copy as its standby.
-pub async fn standby_of(primary: &Cluster) -> Cluster {
+async fn standby_of(primary: &Cluster) -> Cluster {
     let folder = tempfile::Builder::new()
         .prefix("pet-inventory-faults-")
         .tempdir()

@@ -1,6 +1,5 @@
-//! Rows 13, 14, 16 and 33, which need a pooler, standbys and a small file system.
+//! Rows 13, 14 and 16, which need a pooler, a standby and a small file system.
 
 mod disk;
 mod failover;
 mod pooler;
-pub mod standbys;

@@ -43,9 +43,8 @@ pub const ALL: [&str; 3] = [PATRONI, POSTGRES, ETCD];
 pub struct Machines {
     all: Vec<Machine>,
     haproxy: Child,
-    /// Addresses of HAProxy, which lead to the primary and to standbys.
+    /// Address of HAProxy, which leads to the primary.
     primary: SocketAddr,
-    standbys: SocketAddr,
     client: Client,
     /// Deletes the network and the folder once its input ends.
     cleaner: Child,
@@ -107,13 +106,12 @@ impl Machines {
         let machines: Vec<_> = (1..=3)
             .map(|number| Machine::start(number, &folder))
             .collect();
-        let (primary, standbys) = (free_address(), free_address());
+        let primary = free_address();
         let mut haproxy = Command::new("/usr/sbin/haproxy");
         haproxy
             .args(["-db", "-f"])
             .arg(folder.join("haproxy.cfg"))
-            .env("LISTEN", primary.to_string())
-            .env("LISTEN_STANDBYS", standbys.to_string());
+            .env("LISTEN", primary.to_string());
         for machine in &machines {
             let name = format!("NODE_{}", machine.number);
             haproxy.env(name, machine.address());
@@ -122,7 +120,6 @@ impl Machines {
             all: machines,
             haproxy: logged(&mut haproxy, &folder.join("haproxy.log")),
             primary,
-            standbys,
             client: test_support::client(),
             cleaner,
         };
@@ -144,22 +141,21 @@ impl Machines {
         &self.all[0].folder
     }
 
-    /// Returns the URLs of the database of the service: at the primary, and at standbys.
-    pub fn urls(&self) -> [String; 2] {
-        let password = self.all[0].variable("PETS_PASSWORD");
-        [self.primary, self.standbys]
-            .map(|at| format!("postgres://pets:{password}@{at}/pets?sslmode=disable"))
+    /// Returns the URL of the database of the service.
+    pub fn url(&self) -> String {
+        let (password, at) = (self.all[0].variable("PETS_PASSWORD"), self.primary);
+        format!("postgres://pets:{password}@{at}/pets?sslmode=disable")
     }
 
     /// Connects to the primary through HAProxy.
     pub async fn connect(&self) -> PgConnection {
-        let connected = PgConnection::connect(&self.urls()[0]).await;
+        let connected = PgConnection::connect(&self.url()).await;
         connected.expect("a primary")
     }
 
     async fn accepts(&self) {
         let started = Instant::now();
-        while PgConnection::connect(&self.urls()[0]).await.is_err() {
+        while PgConnection::connect(&self.url()).await.is_err() {
             assert!(started.elapsed() < PATIENCE, "no primary accepts");
             sleep(Duration::from_millis(20)).await;
         }
