@@ -58,8 +58,7 @@
 //!   load_shed        maximum number of requests in progress, in total and by address (limits::shares)
 //!   timeout          database deadline, shared by the statements of a request (db::deadline)
 //!   authenticate     auth → db::credentials
-//!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits), which may
-//!                    go to a database of its own (limits.database_url)
+//!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   response_memory  maximum memory of responses that are being sent
 //!   check            demo keys only in requests from this machine
 //!   check            scopes that the operation needs

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use pet_inventory::{
     config::{Config, Pooler},
-    db::{self, migrations::Schema, pets::Range},
+    db::{self, pets::Range},
     domain::{
         Text,
         caller::Scopes,
@@ -140,7 +140,7 @@ const ROWS: [(i64, &str); 12] = [(
 )];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {
-    db::migrations::apply(Schema::Store, options, Pooler::None).await
+    db::migrations::apply(options, Pooler::None).await
 }
 
 async fn run(connection: &mut PgConnection, statements: &str) {
@@ -307,7 +307,7 @@ async fn migrations_applied_twice_change_nothing() {
         3
     );
     assert_eq!(number(&mut connection, moment).await, installed);
-    let pending = db::migrations::pending(Schema::Store, database.options(), Pooler::None)
+    let pending = db::migrations::pending(database.options(), Pooler::None)
         .await
         .expect("a database");
     assert!(pending.is_empty(), "{pending:?}");
@@ -366,7 +366,7 @@ async fn database_with_the_migrations_of_an_earlier_build_is_refused_unchanged()
     run(&mut connection, &earlier).await;
     let before = schema(&mut connection).await;
     for pooler in [Pooler::None, Pooler::Transaction] {
-        let refused = db::migrations::apply(Schema::Store, database.options(), pooler).await;
+        let refused = db::migrations::apply(database.options(), pooler).await;
         let text = refused.expect_err("an earlier schema").to_string();
         assert!(text.contains("schema 0026"), "{text}");
         assert!(text.contains("pet-inventory backup"), "{text}");

@@ -280,7 +280,6 @@ impl Error {
             Self::Database(
                 db::Error::Corrupt(_)
                 | db::Error::EarlierSchema(_)
-                | db::Error::OtherSchema
                 | db::Error::Url(_)
                 | db::Error::Migrate(_)
                 | db::Error::Query(_),

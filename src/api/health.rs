@@ -1,11 +1,9 @@
 //! Liveness and readiness endpoints, without credentials or limits, on both listeners.
 
-use std::sync::Arc;
-
 use axum::{extract::State, http::header, response::IntoResponse, routing::get};
 
 use super::{error::Error, operations::Route, state::Readiness};
-use crate::{db::Database, limits::requests::RateLimits};
+use crate::db::Database;
 
 /// Returns the routes `/livez` and `/readyz`.
 pub fn routes() -> [Route; 2] {
@@ -24,18 +22,14 @@ async fn live() -> impl IntoResponse {
     (headers, r#"{"status":"ok"}"#)
 }
 
-/// Succeeds while the databases respond and the process is not about to stop.
+/// Succeeds while the database responds and the process is not about to stop.
 async fn ready(
     State(database): State<Database>,
-    State(limits): State<Arc<RateLimits>>,
     State(readiness): State<Readiness>,
 ) -> Result<impl IntoResponse, Error> {
     if readiness.is_stopping() {
         return Err(Error::Stopping);
     }
     readiness.database.run(&database).await?;
-    if !limits.database.is_same_as(&database) {
-        readiness.limits.run(&limits.database).await?;
-    }
     Ok(live().await)
 }

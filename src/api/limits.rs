@@ -1,7 +1,5 @@
 //! `GET /limits`: the limits of the caller's plan, and their state.
 
-use std::sync::Arc;
-
 use axum::{
     extract::State,
     http::{StatusCode, header},
@@ -20,8 +18,8 @@ use super::{
     usage::{self, DayBody},
 };
 use crate::{
+    db::Database,
     domain::{clock::whole_seconds, limit::Window},
-    limits::requests::RateLimits,
 };
 
 /// Router of the operation.
@@ -97,13 +95,13 @@ impl From<Window> for WindowBody {
     responses((status = 200, description = "The plan, and the state of its limits.", body = LimitsBody)),
 )]
 async fn get(
-    State(limits): State<Arc<RateLimits>>,
+    State(database): State<Database>,
     context: RequestContext,
     CurrentCaller(caller): CurrentCaller,
 ) -> Result<impl IntoResponse, Error> {
     let status = context.limit_status.get().copied().unwrap_or_default();
     let days = match caller.id {
-        Some(id) => usage::days(&limits.database, id).await?,
+        Some(id) => usage::days(&database, id).await?,
         None => Vec::new(),
     };
     let body = LimitsBody {

@@ -119,7 +119,7 @@ impl AppState {
         let database = self.database.for_worker();
         Self::new(Parts {
             authenticator: self.authenticator.with_database(database.clone()),
-            limits: Arc::new(self.limits.for_worker()),
+            limits: Arc::new(self.limits.for_worker(database.clone())),
             database,
             ..Parts::clone(self)
         })
@@ -191,8 +191,6 @@ impl Links {
 pub struct Readiness {
     /// Checks the database.
     pub database: HealthCheck,
-    /// Checks the database of the limits, if it is another one.
-    pub limits: HealthCheck,
     is_stopping: Arc<AtomicBool>,
 }
 

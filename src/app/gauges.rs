@@ -11,13 +11,7 @@ pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone 
         for (pool, usage) in database.usage() {
             set_pool(pool, usage);
         }
-        let limits = &state.limits.database;
-        if !limits.is_same_as(database) {
-            let [(_, requests), (_, leases)] = limits.usage();
-            set_pool("limits", requests);
-            set_pool("leases", leases);
-        }
-        let is_open = database.breaker().is_open() || limits.breaker().is_open();
+        let is_open = database.breaker().is_open();
         set("db_client_breaker_open", is_open.into());
 
         let requests = &state.concurrency.requests;

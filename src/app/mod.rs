@@ -27,7 +27,7 @@ use crate::{
     auth::{Authenticator, jwks::Issuers, password::Passwords},
     blob_store::{BlobStore, OrphanedBlobs},
     config::{self, Config, DemoKeys, Pooler},
-    db::{self, Database, migrations::Schema},
+    db::{self, Database},
     domain::{address::ListenAddress, clock::Clock},
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
     feed::Feed,
@@ -84,8 +84,7 @@ impl App {
                 (embedded.connect_options(), Some(embedded))
             }
         };
-        wait_for_databases(&config).await?;
-        let database = open_database(Schema::Store, options, &config).await?;
+        let database = open_database(options, &config).await?;
 
         let (api, private) = inherited.listen(&config)?;
         let mut admitted = Vec::new();
@@ -97,8 +96,7 @@ impl App {
             admitted.extend(Box::pin(keys::store_demo_keys(&database)).await?);
         }
 
-        let limits = limits_database(&config, &database).await?;
-        let limits = RateLimits::new(&config, limits, clock.clone())?;
+        let limits = RateLimits::new(&config, database.clone(), clock.clone())?;
         let blobs = BlobStore::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
@@ -263,13 +261,10 @@ impl App {
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, deliveries).await;
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limits.limiter.close()).await;
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, authenticator.write_key_uses()).await;
-        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limits.usage.write(&limits.database)).await;
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limits.usage.write(&database)).await;
 
         // A statement that does not end must not block the stop: PostgreSQL rolls back what is not committed.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;
-        if !limits.database.is_same_as(&database) {
-            let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limits.database.close()).await;
-        }
         if let Some(postgres) = self.embedded_postgres {
             postgres.stop().await?;
         }
@@ -294,24 +289,17 @@ pub fn search_path(config: &Config) -> SearchPath {
     }
 }
 
-/// Waits until the configured databases accept connections.
-async fn wait_for_databases(config: &Config) -> Result<(), db::Error> {
-    let (store, limits) = (&config.database.url, &config.limits.database_url);
-    for url in [store, limits].into_iter().flatten() {
-        let database = Database::new(db::parse_url(url)?, &config.database);
-        Box::pin(database.wait_until_available()).await?;
-    }
-    Ok(())
-}
-
-/// Brings the schema up to date. Logs an error if `database.pooler` lacks a pooler, which may fail all requests.
+/// Waits until `database.url` accepts connections, and brings the schema up to date. Logs an error if `database.pooler` lacks a
+/// pooler, which may fail all requests.
 async fn open_database(
-    schema: Schema,
     options: db::ConnectOptions,
     config: &Config,
 ) -> Result<Database, db::Error> {
-    let is_embedded = schema == Schema::Store && config.database.url.is_none();
+    let is_embedded = config.database.url.is_none();
     let database = Database::new(options.clone(), &config.database);
+    if !is_embedded {
+        Box::pin(database.wait_until_available()).await?;
+    }
     let pooler = config.database.pooler;
     if !is_embedded
         && pooler == Pooler::None
@@ -319,16 +307,8 @@ async fn open_database(
     {
         tracing::error!("{correction}; until then, requests may fail");
     }
-    Box::pin(db::migrations::apply(schema, &options, pooler)).await?;
+    Box::pin(db::migrations::apply(&options, pooler)).await?;
     Ok(database)
-}
-
-/// Returns the database of the limits: `limits.database_url`, or that of the store.
-pub async fn limits_database(config: &Config, store: &Database) -> Result<Database, db::Error> {
-    match &config.limits.database_url {
-        Some(url) => open_database(Schema::Limits, db::parse_url(url)?, config).await,
-        None => Ok(store.clone()),
-    }
 }
 
 fn connection_limits(server: &config::Server) -> Limits {

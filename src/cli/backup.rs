@@ -28,7 +28,6 @@ use crate::{
     db::{
         self, Database,
         backups::{self, StoredImage, TABLES},
-        migrations::Schema,
     },
 };
 
@@ -141,8 +140,7 @@ async fn write(
         with: pet-inventory migrate";
     const NEWER: &str =
         "the schema is newer than this program: back up with the program of its version";
-    let pending =
-        db::migrations::pending(Schema::Store, &session.options, config.database.pooler).await?;
+    let pending = db::migrations::pending(&session.options, config.database.pooler).await?;
     if !pending.is_empty() {
         return Err(OLDER.into());
     }

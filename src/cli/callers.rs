@@ -9,7 +9,6 @@ use super::{
     session::{with_connection, with_database},
 };
 use crate::{
-    app::limits_database,
     config::{Config, Plans},
     db::{
         self, Administration, Connection,
@@ -111,9 +110,9 @@ impl Callers {
                 print(json, table(&HEADING, rows), &value)
             }
             Self::Show { name } => {
-                let (used, caller) = with_limits(config, &name, async |connection, id| {
+                let (used, caller) = with_caller(config, &name, async |connection, id| {
                     let key = CallerKey::Caller(id).to_string();
-                    Ok(db::limits::used_today(connection, &key).await?)
+                    db::limits::used_today(connection, &key).await
                 })
                 .await?;
                 let mut value = to_json(&caller, plans);
@@ -180,29 +179,23 @@ impl Callers {
     }
 }
 
-/// Finds a caller, and runs `work` on the database of the limits.
-async fn with_limits<T>(
+/// Runs `work` with the id of a caller. Returns its result, and the caller.
+async fn with_caller<T>(
     config: &Config,
     name: &CallerName,
-    work: impl AsyncFnOnce(&mut Connection, CallerId) -> Result<T, Error>,
+    work: impl AsyncFnOnce(&mut Connection, CallerId) -> Result<T, db::Error>,
 ) -> Result<(T, CallerRecord), Error> {
-    with_database(config, async |database| {
-        let caller = database.run(async |connection| db::callers::find(connection, name).await);
-        let caller = caller.await?.ok_or_else(|| unknown_caller(name))?;
-        let limits = limits_database(config, database).await?;
-        let result = limits.run(async |connection| work(connection, caller.id).await);
-        let result = result.await;
-        if !limits.is_same_as(database) {
-            limits.close().await;
-        }
-        Ok((result?, caller))
+    with_connection(config, async |connection| {
+        let caller = db::callers::find(connection, name).await?;
+        let caller = caller.ok_or_else(|| unknown_caller(name))?;
+        Ok((work(connection, caller.id).await?, caller))
     })
     .await
 }
 
 async fn usage(config: &Config, name: &CallerName, json: bool) -> Result<(), Error> {
-    let (days, _) = with_limits(config, name, async |connection, id| {
-        Ok(db::usage::of_caller(connection, id).await?)
+    let (days, _) = with_caller(config, name, async |connection, id| {
+        db::usage::of_caller(connection, id).await
     })
     .await?;
     let most = days.iter().map(|day| day.admitted + day.refused).max();

@@ -4,7 +4,6 @@ use std::{num::NonZeroU32, process::ExitCode, time::Duration};
 
 use bytes::Bytes;
 use clap::Args;
-use secrecy::SecretString;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -15,7 +14,7 @@ use super::{
 use crate::{
     blob_store::BlobStore,
     config::{Config, CorsOrigins, Pooler},
-    db::{self, ConnectOptions, Database, Server, ServerVersion, migrations::Schema},
+    db::{self, ConnectOptions, Database, Server, ServerVersion},
     domain::{address::is_loopback, caller::Scopes},
     http_client,
     maintenance::orphaned_blobs,
@@ -39,10 +38,6 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
     match Session::open(config).await {
         Ok(session) => {
             let server = database(config, &session.options).await;
-            let of_limits = match &config.limits.database_url {
-                Some(url) => Some(limits(config, url).await),
-                None => None,
-            };
             match server {
                 Ok(server) => {
                     results.push(("database", Ok(description(config, &server))));
@@ -52,21 +47,15 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
                         warnings.extend(of_cluster.into_iter().map(|it| ("database", it)));
                     }
                     if let Some(replicas) = command.replicas {
-                        let of_limits = of_limits.as_ref().and_then(|it| it.as_ref().ok());
-                        let of_limits = of_limits.map(|(server, _)| server);
-                        let sum = connections(config, replicas, &server, of_limits);
-                        results.push(("connections", sum));
+                        results.push(("connections", connections(config, replicas, &server)));
                     }
                 }
                 Err(error) => results.push(("database", Err(error))),
             }
-            let schema = schema(config, Schema::Store, &session.options).await;
+            let schema = schema(config, &session.options).await;
             let current = schema.is_ok().then_some(&session);
             let images = images(config, current).await;
             results.extend([("schema", schema), ("images", images)]);
-            if let Some(of_limits) = of_limits {
-                results.push(("limits", of_limits.map(|(_, status)| status)));
-            }
             session.close().await?;
         }
         Err(error) => {
@@ -135,24 +124,15 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     }
     let cors = cors_warnings(config).into_iter();
     warnings.extend(cors.map(|warning| ("configuration", warning)));
-    for (part, key, url) in [
-        (
+    let options = (config.database.url.as_ref()).and_then(|url| db::parse_url(url).ok());
+    if let Some(mode) = options.as_ref().and_then(db::weak_tls_mode) {
+        warnings.push((
             "database",
-            "database.url (DATABASE_URL)",
-            &config.database.url,
-        ),
-        ("limits", "limits.database_url", &config.limits.database_url),
-    ] {
-        let options = url.as_ref().and_then(|url| db::parse_url(url).ok());
-        if let Some(mode) = options.as_ref().and_then(db::weak_tls_mode) {
-            warnings.push((
-                part,
-                format!(
-                    "sslmode is {mode}: an attacker in the network can pretend to be PostgreSQL; \
-                 add sslmode=verify-full&sslrootcert=FILE to the query of {key}"
-                ),
-            ));
-        }
+            format!(
+                "sslmode is {mode}: an attacker in the network can pretend to be PostgreSQL; \
+                 add sslmode=verify-full&sslrootcert=FILE to the query of database.url (DATABASE_URL)"
+            ),
+        ));
     }
     warnings
 }
@@ -251,37 +231,10 @@ fn is_old(version: &str) -> bool {
     numbers.lt([4, 1, 5])
 }
 
-/// Adds up the connections of all processes to the server of the store, and to that of the limits if they have one.
-fn connections(
-    config: &Config,
-    replicas: NonZeroU32,
-    store: &Server,
-    of_limits: Option<&Server>,
-) -> Result<String, Error> {
+/// Adds up the connections of all processes, and compares them with what the server admits.
+fn connections(config: &Config, replicas: NonZeroU32, server: &Server) -> Result<String, Error> {
     let workers = config.server.workers.unwrap_or_else(cores).get();
-    let to_store = Database::max_connections(&config.database, workers, of_limits.is_none());
-    let to_limits = Database::max_connections_of_limits(&config.database, workers);
-    match of_limits {
-        None => admitted(config, replicas, to_store, store),
-        Some(server) if server.started == store.started => {
-            let to_both = to_store.saturating_add(to_limits);
-            admitted(config, replicas, to_both, store)
-        }
-        Some(server) => Ok(format!(
-            "{}; to that of the limits {}",
-            admitted(config, replicas, to_store, store)?,
-            admitted(config, replicas, to_limits, server)?
-        )),
-    }
-}
-
-/// Compares the connections of all processes with what a server admits.
-fn admitted(
-    config: &Config,
-    replicas: NonZeroU32,
-    each: u64,
-    server: &Server,
-) -> Result<String, Error> {
+    let each = Database::max_connections(&config.database, workers);
     let all = each.saturating_mul(replicas.get().into());
     let sum = format!("{replicas} × {each} = {all}");
     if config.database.pooler == Pooler::Transaction {
@@ -333,13 +286,9 @@ fn description(config: &Config, Server { version, .. }: &Server) -> String {
     }
 }
 
-async fn schema(
-    config: &Config,
-    schema: Schema,
-    options: &ConnectOptions,
-) -> Result<String, Error> {
+async fn schema(config: &Config, options: &ConnectOptions) -> Result<String, Error> {
     let pooler = config.database.pooler;
-    match db::migrations::pending(schema, options, pooler)
+    match db::migrations::pending(options, pooler)
         .await?
         .len()
     {
@@ -349,16 +298,6 @@ async fn schema(
         )
         .into()),
     }
-}
-
-/// Checks the database of the limits.
-async fn limits(config: &Config, url: &SecretString) -> Result<(Server, String), Error> {
-    let options = db::parse_url(url)?;
-    let server = database(config, &options).await?;
-    let schema = schema(config, Schema::Limits, &options).await?;
-    let version = server.version;
-    let status = format!("PostgreSQL {version} at limits.database_url, schema {schema}");
-    Ok((server, status))
 }
 
 /// Writes a few bytes to the image store, and deletes them. Checks the owner of the store if a database is given.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     config::{Config, Pooler},
-    db::{self, migrations::Schema},
+    db,
 };
 
 #[derive(Debug, Args)]
@@ -24,11 +24,7 @@ pub struct Migrate {
 impl Migrate {
     pub async fn run(self, config: &Config, json: bool) -> Result<ExitCode, Error> {
         let session = Session::open(config).await?;
-        let mut databases = vec![(Schema::Store, session.options.clone())];
-        if let Some(url) = &config.limits.database_url {
-            databases.push((Schema::Limits, db::parse_url(url)?));
-        }
-        let migrated = self.migrate(&databases, config.database.pooler, json);
+        let migrated = self.migrate(&session.options, config.database.pooler, json);
         let result = migrated.await;
         session.close().await?;
         result
@@ -36,16 +32,13 @@ impl Migrate {
 
     async fn migrate(
         &self,
-        databases: &[(Schema, db::ConnectOptions)],
+        options: &db::ConnectOptions,
         pooler: Pooler,
         json: bool,
     ) -> Result<ExitCode, Error> {
-        let mut pending = Vec::new();
-        for (schema, options) in databases {
-            pending.extend(db::migrations::pending(*schema, options, pooler).await?);
-            if !self.check {
-                db::migrations::apply(*schema, options, pooler).await?;
-            }
+        let pending = db::migrations::pending(options, pooler).await?;
+        if !self.check {
+            db::migrations::apply(options, pooler).await?;
         }
         let verb = if self.check { "missing" } else { "applied" };
         let lines = pending

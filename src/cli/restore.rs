@@ -28,7 +28,6 @@ use crate::{
     db::{
         self, Database,
         backups::{self, OLDEST_SCHEMA, is_known, tables_of},
-        migrations::Schema,
     },
     maintenance::orphaned_blobs,
 };
@@ -140,18 +139,13 @@ async fn restore(
     blobs.refuse_root()?;
     let pooler = config.database.pooler;
     let mut connection = database.connect_without_timeout().await?;
-    let is_current = db::migrations::pending(Schema::Store, &session.options, pooler)
+    let is_current = db::migrations::pending(&session.options, pooler)
         .await?
         .is_empty();
     if !is_current && backups::has_tables(&mut connection).await? {
         return Err(NOT_EMPTY.into());
     }
-    Box::pin(db::migrations::apply(
-        Schema::Store,
-        &session.options,
-        pooler,
-    ))
-    .await?;
+    Box::pin(db::migrations::apply(&session.options, pooler)).await?;
     let mut restore = backups::Restore::begin(connection, tables)
         .await?
         .ok_or(NOT_EMPTY)?;

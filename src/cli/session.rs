@@ -4,7 +4,7 @@ use super::output::Error;
 use crate::{
     app::search_path,
     config::{Config, Pooler},
-    db::{self, Database, migrations::Schema},
+    db::{self, Database},
     embedded_postgres::EmbeddedPostgres,
 };
 
@@ -46,7 +46,6 @@ pub async fn with_database<T>(
     let session = Session::open(config).await?;
     let result = async {
         Box::pin(db::migrations::apply(
-            Schema::Store,
             &session.options,
             config.database.pooler,
         ))

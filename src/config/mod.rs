@@ -207,7 +207,7 @@ impl Config {
             telemetry,
             ..
         } = self;
-        validate_databases(database, &self.limits)?;
+        validate_database(database)?;
         let zero = [
             ("images.max_size", images.max_size.0 == 0),
             ("images.max_uploads", images.max_uploads == 0),
@@ -299,15 +299,11 @@ impl Config {
     }
 }
 
-/// Validates the URLs of databases and their password.
-fn validate_databases(
-    database: &Database,
-    limits: &Limits,
-) -> Result<(), (&'static str, &'static str)> {
+/// Validates the URL of the database and its password.
+fn validate_database(database: &Database) -> Result<(), (&'static str, &'static str)> {
     for (key, text) in [
         ("database.url", &database.url),
         ("database.password", &database.password),
-        ("limits.database_url", &limits.database_url),
     ] {
         if (text.as_ref()).is_some_and(|it| it.expose_secret().is_empty()) {
             return Err((key, "must not be empty or zero"));

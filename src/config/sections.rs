@@ -177,7 +177,6 @@ struct PlanSection {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    pub database_url: Option<SecretString>,
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
     pub failed_authentication_per_minute: NonZeroU32,

@@ -60,7 +60,6 @@ fn collect(
         key: key.to_owned(),
         value: match key {
             "database.url"
-            | "limits.database_url"
             | "images.url"
             | "telemetry.otlp_endpoint"
             | "telemetry.otlp_traces_endpoint" => without_password(&value.to_string()).into(),

@@ -91,11 +91,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub fn new(
-        options: ConnectOptions,
-        pooler: Pooler,
-        lock_timeout: Duration,
-    ) -> Self {
+    pub fn new(options: ConnectOptions, pooler: Pooler, lock_timeout: Duration) -> Self {
         let options = pooler::compatible(options, pooler).application_name("pet-inventory");
         Self {
             breaker: Breaker::new(options.clone()),

@@ -48,11 +48,6 @@ impl Database {
         }))
     }
 
-    /// Returns true if both are handles to the same pool.
-    pub fn is_same_as(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0.pool.committed, &other.0.pool.committed)
-    }
-
     /// Opens a connection like those of the pool. Unlike the pool's, its error has the reason of a refusal.
     pub async fn open(&self) -> Result<Connection, Error> {
         self.connector().open().await
@@ -138,17 +133,11 @@ impl Database {
         ]
     }
 
-    /// Returns the maximum number of connections to `database.url` of a process with this many workers: with the one that
-    /// listens for changes, and those of pings and leases that belong to no worker. The last go to `limits.database_url` if
-    /// that is set.
-    pub fn max_connections(config: &config::Database, workers: usize, has_limits: bool) -> u64 {
-        let kinds = u64::from(KINDS) - u64::from(!has_limits);
-        of_workers(workers, kinds) + u64::from(config.max_connections) + 2 + u64::from(has_limits)
-    }
-
-    /// Returns the maximum number of connections to `limits.database_url` of such a process: for pings and leases.
-    pub fn max_connections_of_limits(config: &config::Database, workers: usize) -> u64 {
-        of_workers(workers, 2) + u64::from(config.max_connections) + 2
+    /// Returns the maximum number of connections of a process with this many workers: with the one that listens for changes,
+    /// and those of pings and leases that belong to no worker.
+    pub fn max_connections(config: &config::Database, workers: usize) -> u64 {
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        u64::from(workers) * u64::from(KINDS) + u64::from(config.max_connections) + 3
     }
 
     /// Stops the batchers, and closes all connections once they are idle.
@@ -156,9 +145,4 @@ impl Database {
         self.0.batchers.close().await;
         self.0.pool.close().await;
     }
-}
-
-fn of_workers(workers: usize, kinds: u64) -> u64 {
-    let workers = u32::try_from(workers).unwrap_or(u32::MAX);
-    u64::from(workers) * kinds
 }

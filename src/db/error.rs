@@ -39,9 +39,7 @@ pub enum Error {
     #[error("invalid value in the database: {0}")]
     Corrupt(String),
     /// Invalid database URL.
-    #[error(
-        "invalid URL of a database (database.url, DATABASE_URL or limits.database_url): {0}"
-    )]
+    #[error("invalid URL of the database (database.url or DATABASE_URL): {0}")]
     Url(#[source] Arc<sqlx::Error>),
     /// Schema of a build before 0.1.0, with its last migration.
     #[error(
@@ -50,12 +48,6 @@ pub enum Error {
          this one, with another DATABASE_URL and images.url (pet-inventory restore pets.tar)"
     )]
     EarlierSchema(i64),
-    /// Schema of a store where there should be one of limits, or the reverse.
-    #[error(
-        "database.url and limits.database_url must lead to different databases, each to its own; without \
-         limits.database_url, the limits are in the database of the store"
-    )]
-    OtherSchema,
     /// Failed migration.
     #[error("migration failed: {0}")]
     Migrate(#[source] Arc<MigrateError>),

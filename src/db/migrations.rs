@@ -12,40 +12,21 @@ use sqlx::{
 use super::{connect::ConnectOptions, deadline, error::Error, pooler};
 use crate::config::Pooler;
 
-/// Schema of a database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Schema {
-    /// Of `database.url`: all tables, with those of the limits.
-    Store,
-    /// Of `limits.database_url`.
-    Limits,
-}
-
-/// Migrations in `migrations/` and `migrations/limits/`, compiled in.
-static STORE: LazyLock<Migrator> = LazyLock::new(|| configured(sqlx::migrate!()));
-static LIMITS: LazyLock<Migrator> =
-    LazyLock::new(|| configured(sqlx::migrate!("migrations/limits")));
+/// Migrations in `migrations/`, compiled in.
+static MIGRATOR: LazyLock<Migrator> = LazyLock::new(migrator);
 
 /// Returns a migrator that does not lock, and ignores applied migrations that it does not know.
 ///
 /// [`apply`] does the locking: sqlx's lock waits inside PostgreSQL, where a waiting replica's open snapshot and an index
 /// that another replica builds concurrently wait for each other. Of unknown migrations there are some if a replica of the
 /// previous release restarts beside one of the next.
-fn configured(mut migrator: Migrator) -> Migrator {
+fn migrator() -> Migrator {
+    let mut migrator = sqlx::migrate!();
     migrator.set_locking(false).set_ignore_missing(true);
     migrator
 }
 
-impl Schema {
-    fn migrator(self) -> &'static Migrator {
-        match self {
-            Self::Store => &STORE,
-            Self::Limits => &LIMITS,
-        }
-    }
-}
-
-/// First migration of the store. The earlier ones, of builds before 0.1.0, had the same tables, but cannot be continued.
+/// First migration. The earlier ones, of builds before 0.1.0, had the same tables, but cannot be continued.
 const FIRST: i64 = 101;
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
@@ -58,16 +39,11 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Applies the pending migrations. Waits while another process does so. Fails if an applied migration differs from the
-/// one compiled in, with [`Error::EarlierSchema`] if the database has migrations from before the first one, and with
-/// [`Error::OtherSchema`] if it has those of the other schema.
-pub async fn apply(
-    schema: Schema,
-    options: &ConnectOptions,
-    mut pooler: Pooler,
-) -> Result<(), Error> {
+/// one compiled in, and with [`Error::EarlierSchema`] if the database has migrations from before the first one.
+pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), Error> {
     // Behind a pooler that is not declared, locks and statements of a session would stay on its servers.
     if pooler == Pooler::None
-        && !pending(schema, options, pooler).await?.is_empty()
+        && !pending(options, pooler).await?.is_empty()
         && pooler::check(&pooler::compatible(options.clone(), pooler), pooler)
             .await?
             .is_some()
@@ -76,15 +52,14 @@ pub async fn apply(
     }
     let options = pooler::compatible(options.clone(), pooler);
     if pooler == Pooler::Transaction {
-        return Box::pin(apply_in_one_transaction(schema, &options)).await;
+        return Box::pin(apply_in_one_transaction(&options)).await;
     }
     let mut connection = connect(&options).await?;
-    let needs_lock = !pending_on(schema, &mut connection).await?.is_empty();
+    let needs_lock = !pending_on(&mut connection).await?.is_empty();
     while needs_lock && !try_lock(&mut connection, "select pg_try_advisory_lock($1)").await? {
         tokio::time::sleep(LOCK_PAUSE).await;
     }
-    let migrator = schema.migrator();
-    migrator.run_direct(None, &mut connection, false).await?;
+    MIGRATOR.run_direct(None, &mut connection, false).await?;
     if needs_lock {
         // The end of the session releases the lock too, but PostgreSQL may notice that late.
         let unlock = sqlx::query("select pg_advisory_unlock($1)").bind(LOCK_KEY);
@@ -95,16 +70,15 @@ pub async fn apply(
 }
 
 /// Applies the pending migrations behind a pooler, where only a transaction stays on one server.
-async fn apply_in_one_transaction(schema: Schema, options: &ConnectOptions) -> Result<(), Error> {
+async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error> {
     let mut connection = connect(options).await?;
     loop {
         let mut transaction = connection.begin_with(BEGIN).await?;
-        if pending_on(schema, &mut transaction).await?.is_empty() {
+        if pending_on(&mut transaction).await?.is_empty() {
             break;
         }
         if try_lock(&mut transaction, "select pg_try_advisory_xact_lock($1)").await? {
-            let migrator = schema.migrator();
-            migrator.run_direct(None, &mut *transaction, false).await?;
+            MIGRATOR.run_direct(None, &mut *transaction, false).await?;
             transaction.execute("deallocate all").await?;
             transaction.commit().await?;
             break;
@@ -126,51 +100,36 @@ async fn connect(options: &ConnectOptions) -> Result<PgConnection, Error> {
 
 /// Returns the pending migrations, in order. Changes nothing.
 pub async fn pending(
-    schema: Schema,
     options: &ConnectOptions,
     pooler: Pooler,
 ) -> Result<Vec<&'static Migration>, Error> {
     let mut connection = connect(&pooler::compatible(options.clone(), pooler)).await?;
     let mut transaction = connection.begin_with(BEGIN).await?;
-    let pending = pending_on(schema, &mut transaction).await?;
+    let pending = pending_on(&mut transaction).await?;
     transaction.rollback().await?;
     connection.close().await?;
     Ok(pending)
 }
 
-/// Returns the version of the schema of a store after all migrations.
+/// Returns the version of the schema after all migrations.
 pub fn latest() -> i64 {
-    let versions = STORE.iter().map(|migration| migration.version);
+    let versions = MIGRATOR.iter().map(|migration| migration.version);
     versions.max().unwrap_or_default()
 }
 
-async fn pending_on(
-    schema: Schema,
-    connection: &mut PgConnection,
-) -> Result<Vec<&'static Migration>, Error> {
+async fn pending_on(connection: &mut PgConnection) -> Result<Vec<&'static Migration>, Error> {
     let has_table = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null");
     let applied = if has_table.fetch_one(&mut *connection).await? {
-        let table = &schema.migrator().table_name;
+        let table = &MIGRATOR.table_name;
         connection.list_applied_migrations(table).await?
     } else {
         Vec::new()
     };
-    let is_other = sqlx::query_scalar(match schema {
-        Schema::Store => {
-            "select to_regclass('limit_usage') is not null and to_regclass('pets') is null"
-        }
-        Schema::Limits => "select to_regclass('pets') is not null",
-    });
-    if is_other.fetch_one(&mut *connection).await? {
-        return Err(Error::OtherSchema);
-    }
     let earlier = applied.iter().map(|applied| applied.version);
-    if let Some(version) = earlier.filter(|version| *version < FIRST).max()
-        && schema == Schema::Store
-    {
+    if let Some(version) = earlier.filter(|version| *version < FIRST).max() {
         return Err(Error::EarlierSchema(version));
     }
-    let pending = schema.migrator().iter().filter(|migration| {
+    let pending = MIGRATOR.iter().filter(|migration| {
         let mut applied = applied.iter();
         applied.all(|applied| applied.version != migration.version)
     });

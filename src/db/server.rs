@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use chrono::{DateTime, Utc};
 use sqlx::Row as _;
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
@@ -40,8 +39,6 @@ pub struct Server {
     pub address: Option<String>,
     /// Maximum number of connections, without those for superusers.
     pub max_connections: i64,
-    /// Time of its start, which tells servers apart.
-    pub started: DateTime<Utc>,
 }
 
 impl Server {
@@ -61,8 +58,7 @@ impl Server {
                     host(inet_server_addr()) as address,
                     current_setting('max_connections')::bigint
                         - current_setting('superuser_reserved_connections')::bigint
-                        - coalesce(current_setting('reserved_connections', true)::bigint, 0) as max_connections,
-                    pg_postmaster_start_time() as started",
+                        - coalesce(current_setting('reserved_connections', true)::bigint, 0) as max_connections",
         );
         let row = with_timeout(query.fetch_one(connection)).await?;
         Ok(Self {
@@ -73,7 +69,6 @@ impl Server {
             cluster: row.try_get("cluster")?,
             address: row.try_get("address")?,
             max_connections: row.try_get("max_connections")?,
-            started: row.try_get("started")?,
         })
     }
 }

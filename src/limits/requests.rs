@@ -31,8 +31,6 @@ const STATUS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).unwrap();
 /// share the counts.
 #[derive(Debug, Clone)]
 pub struct RateLimits {
-    /// PostgreSQL with the counts: that of `limits.database_url`, or the store's.
-    pub database: Database,
     /// Limits of the plans.
     pub limiter: Limiter,
     /// History of the requests of callers.
@@ -69,17 +67,14 @@ impl RateLimits {
             anonymous: buckets(config.auth.anonymous_plan),
             status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
             admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
-            limiter: Limiter::new(plans, database.clone(), clock)?,
-            database,
+            limiter: Limiter::new(plans, database, clock)?,
         })
     }
 
-    /// Returns the same limits for a worker, which batches its leases apart from those of other workers.
-    pub fn for_worker(&self) -> Self {
-        let database = self.database.for_worker();
+    /// Returns the same limits for a worker: its `database` batches its leases apart from those of other workers.
+    pub fn for_worker(&self, database: Database) -> Self {
         Self {
-            limiter: self.limiter.for_worker(database.clone()),
-            database,
+            limiter: self.limiter.for_worker(database),
             ..self.clone()
         }
     }

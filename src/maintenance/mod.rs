@@ -18,6 +18,7 @@ use crate::{
     feed::Feed,
     limits::{
         failed_authentication::FailedAuthenticationLimit, logins::Logins, requests::RateLimits,
+        usage::Usage,
     },
 };
 
@@ -51,7 +52,7 @@ pub fn start(maintained: Maintained) -> JoinSet<()> {
     } = maintained;
     let mut tasks = JoinSet::new();
     tasks.spawn(flush_limits(Arc::clone(&limits)));
-    tasks.spawn(write_usage(Arc::clone(&limits)));
+    tasks.spawn(write_usage(database.clone(), limits.usage.clone()));
     tasks.spawn(sweep_limits(
         Arc::clone(&limits),
         maintained.failed_authentication,
@@ -62,7 +63,6 @@ pub fn start(maintained: Maintained) -> JoinSet<()> {
     tasks.spawn(maintained.feed.run(database.clone()));
     tasks.spawn(purge_expired_rows(
         database.clone(),
-        limits.database.clone(),
         maintained.change_retention,
     ));
     tasks.spawn(write_key_uses(maintained.authenticator));
@@ -83,10 +83,10 @@ async fn flush_limits(limits: Arc<RateLimits>) {
 }
 
 /// Writes the requests of callers to their history.
-async fn write_usage(limits: Arc<RateLimits>) {
+async fn write_usage(database: Database, usage: Usage) {
     loop {
         sleep(Duration::from_secs(1)).await;
-        match limits.usage.write(&limits.database).await {
+        match usage.write(&database).await {
             // Logged each second already.
             Ok(()) | Err(db::Error::Unavailable(_)) => {}
             Err(error) => {
@@ -161,7 +161,7 @@ async fn purge_changes(database: &Database, retention: Duration) -> Result<u64, 
 
 /// Deletes idempotency keys after a day, expired access tokens and sessions, limit usage of past days, old
 /// changes, and deliveries that were given up long ago.
-async fn purge_expired_rows(database: Database, limits: Database, change_retention: Duration) {
+async fn purge_expired_rows(database: Database, change_retention: Duration) {
     loop {
         sleep(Duration::from_mins(1)).await;
         let purged = async {
@@ -177,9 +177,8 @@ async fn purge_expired_rows(database: Database, limits: Database, change_retenti
                 .await?
                 > 0
             {}
-            // Last: they may be in another database, which may be away.
-            while limits.run(db::limits::purge_expired).await? > 0 {}
-            while limits.run(db::usage::purge_expired).await? > 0 {}
+            while database.run(db::limits::purge_expired).await? > 0 {}
+            while database.run(db::usage::purge_expired).await? > 0 {}
             Ok::<_, db::Error>(())
         };
         if let Err(error) = purged.await {

@@ -53,10 +53,7 @@ const fn metric(kind: Kind, name: &'static str, labels: Labels, help: &'static s
 }
 
 const PLANS: (&str, &[&str]) = ("plan", &["free", "pro", "enterprise", "open"]);
-const POOLS: (&str, &[&str]) = (
-    "db_client_connection_pool_name",
-    &["requests", "batches", "limits", "leases"],
-);
+const POOLS: (&str, &[&str]) = ("db_client_connection_pool_name", &["requests", "batches"]);
 const CPU: Described = metric(
     Counter,
     "process_cpu_seconds_total",
@@ -97,8 +94,8 @@ pub const METRICS: &[Described] = &[
     metric(Counter, "idempotent_replays_total", &[], "Responses replayed for a repeated Idempotency-Key."),
 
     metric(Gauge, "db_client_connections", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
-        "Open connections to PostgreSQL: for requests, for batched statements (batches); with limits.database_url, to that of the limits (limits, leases)."),
-    metric(Gauge, "db_client_connection_max", &[("db_client_connection_pool_name", &["requests", "limits"])],
+        "Open connections to PostgreSQL: for requests, for batched statements (batches)."),
+    metric(Gauge, "db_client_connection_max", &[("db_client_connection_pool_name", &["requests"])],
         "Maximum number of connections to PostgreSQL: database.max_connections."),
     metric(Gauge, "db_client_connection_pending_requests", &[POOLS],
         "Requests that wait for a connection or a batched statement."),

@@ -33,7 +33,6 @@ mod images;
 mod jwt;
 mod limits;
 mod limits_across_restarts;
-mod limits_database;
 mod log;
 mod logins;
 mod metrics;

@@ -16,7 +16,7 @@ use std::{
 
 use pet_inventory::{
     config::Pooler,
-    db::{self, migrations::Schema},
+    db,
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
 };
 use sqlx::{
@@ -55,7 +55,7 @@ impl Server {
         let postgres = start_postgres(&folder).await;
         let options = postgres.connect_options();
         run(&options, &format!("create database {TEMPLATE}")).await;
-        db::migrations::apply(Schema::Store, &options.database(TEMPLATE), Pooler::None)
+        db::migrations::apply(&options.database(TEMPLATE), Pooler::None)
             .await
             .expect("the template is migrated");
         Self {

@@ -1,7 +1,5 @@
 //! `/admin/callers`: lists, creates, changes and deletes callers.
 
-use std::sync::Arc;
-
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -30,7 +28,6 @@ use crate::{
         change::Initiator,
         plan::Plan,
     },
-    limits::requests::RateLimits,
 };
 
 /// Caller, which owns credentials.
@@ -280,14 +277,10 @@ pub(super) async fn get(
 )]
 pub(super) async fn usage(
     State(database): State<Database>,
-    State(limits): State<Arc<RateLimits>>,
     Path(id): Path<CallerId>,
 ) -> Result<Response, Error> {
     let caller = find_caller(&database, id).await?;
-    response::json(
-        StatusCode::OK,
-        &usage::days(&limits.database, caller.id).await?,
-    )
+    response::json(StatusCode::OK, &usage::days(&database, caller.id).await?)
 }
 
 /// Change a caller
