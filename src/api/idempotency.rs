@@ -25,7 +25,6 @@ use axum::{
 };
 use http_body_util::BodyExt;
 use moka::sync::Cache;
-use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::{error::Error, problem::Problem};
@@ -38,10 +37,6 @@ use crate::{
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header of a replayed response.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-
-/// Extension of the response to a sign-up: the account's argon2id hash, with which the password of a repetition is verified.
-#[derive(Clone)]
-pub struct PasswordHash(pub SecretString);
 
 /// Key and fingerprint of a request, if it has a key.
 #[derive(Debug, Clone, Default)]
@@ -254,16 +249,13 @@ impl Key {
     }
 }
 
-// Without `Debug`: it may hold the hash of a password.
 /// Response as it is stored.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct SerializedResponse {
     status: u16,
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Problem>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    password_hash: Option<String>,
     body: String,
 }
 
@@ -281,8 +273,6 @@ impl SerializedResponse {
             status: parts.status.as_u16(),
             headers: headers.collect(),
             problem,
-            password_hash: (parts.extensions.get::<PasswordHash>())
-                .map(|PasswordHash(hash)| hash.expose_secret().to_owned()),
             body: String::from_utf8_lossy(&body).into_owned(),
         };
         Ok((serialized, Response::from_parts(parts, Body::from(body))))
@@ -301,9 +291,6 @@ impl SerializedResponse {
             }
         }
         headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
-        if let Some(hash) = self.password_hash {
-            response.extensions_mut().insert(PasswordHash(hash.into()));
-        }
         Ok(response)
     }
 }

@@ -74,10 +74,6 @@ pub enum Keys {
     Refused,
     /// The layer compares requests by their bytes.
     Stored,
-    /// The layer compares requests without their passwords.
-    StoredWithoutPasswords,
-    /// As before, and the password must match the one of the account that was created.
-    StoredForAccount,
     /// The handler compares requests, since the layer would have to keep the body in memory.
     StoredByHandler,
 }

@@ -425,12 +425,6 @@ async fn byte_order_mark_before_json_is_skipped() {
     send(Method::POST, "/pet", &with_mark).is(201).await;
     send(Method::PUT, "/pet", &with_mark).is(200).await;
     send(Method::PATCH, "/pet/5", &with_mark).is(200).await;
-    // The layer reads bodies with passwords, too.
-    let user = "\u{feff}{\"username\":\"ada\",\"password\":\"correct horse battery\"}";
-    let user = send(Method::POST, "/user", user).header("idempotency-key", "1");
-    let added = user.clone().is(201).await;
-    let again = user.is(201).await;
-    assert_eq!(added.text(), again.text());
     for body in [
         format!("\u{feff}\u{feff}{pet}"),
         format!(" \u{feff}{pet}"),

@@ -11,7 +11,6 @@ use pet_inventory::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use sqlx::Executor as _;
 use test_support::{
     Call, Home, RequestExt, Response, TestApp, TestDatabase, eventually, scopes, send_all,
     statuses_of,
@@ -412,35 +411,6 @@ async fn names_of_earlier_releases_keep_working() {
     own.is(200).await;
 }
 
-/// Covers the moment in which the second request finds the names taken, but not yet the stored response.
-#[tokio::test(flavor = "multi_thread")]
-async fn create_users_twice_concurrently_with_one_key_has_one_response() {
-    const WAITING: &str = "select count(*) from pg_locks where not granted
-        and database = (select oid from pg_database where datname = current_database())";
-    let app = TestApp::start().await;
-    let list = json!([{"username": "ada"}, {"username": "bob"}]);
-    let post = || {
-        let post = app.post("/user/createWithList", &list);
-        post.header("idempotency-key", "k")
-    };
-    let first = post().await.is(200);
-    // Restores the moment before the first commit: its response is not visible yet, and lookups of names wait.
-    app.database
-        .run("create table aside as table idempotency_keys; delete from idempotency_keys")
-        .await;
-    let mut connection = app.database.connect().await;
-    connection
-        .execute("begin; lock table users; insert into idempotency_keys select * from aside")
-        .await
-        .expect("locked");
-    let second = tokio::spawn(post().into_future());
-    eventually(async || app.database.number(WAITING).await > 0).await;
-    connection.execute("commit").await.expect("committed");
-    let second = second.await.expect("a response").is(200);
-    assert_eq!(second.header("idempotent-replayed"), "true", "{second}");
-    assert_eq!(second.body, first.body);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
     let app = TestApp::with(&HIGH_LIMITS).await;
@@ -742,12 +712,8 @@ fn hash(password: &str, kib: u32) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn password_is_the_same_in_every_form_of_its_characters() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    let key = ("idempotency-key", "k");
     let decomposed = json!({"username": "ada", "password": "e\u{301}te\u{301}\u{3000}1815"});
-    for _ in 0..2 {
-        let created = sign_up(&app, &decomposed).header(key.0, key.1);
-        created.is(201).await;
-    }
+    sign_up(&app, &decomposed).is(201).await;
     let forms = ["été 1815", "e\u{301}te\u{301}\u{3000}1815", "été\u{a0}1815"];
     for form in forms {
         log_in(&app, "ada", form).is(200).await;
@@ -842,21 +808,6 @@ async fn create_users_stores_all_or_none() {
     let other = app.with_key(&key, Method::POST, "/user/createWithList");
     other.json(&users(30..31)).await.problem(403);
 
-    // The fingerprint of a request with an idempotency key excludes passwords, so that no fast hash of them is stored.
-    let keyed = |list: &Value| post(list).header("idempotency-key", "k");
-    let first = keyed(&users(40..42)).await.is(200);
-    let again = keyed(&users(40..42)).await.is(200);
-    assert_eq!(again.header("idempotent-replayed"), "true");
-    assert_eq!(first.body, again.body);
-    let mut other = users(40..42);
-    other[0]["password"] = json!("another password");
-    assert_eq!(
-        keyed(&other).await.is(200).body,
-        first.body,
-        "the password is no part of it"
-    );
-    other[0]["email"] = json!("a@example.com");
-    keyed(&other).await.problem(422);
     // Accounts without passwords need no hashing.
     let many: Value = (0..1_000)
         .map(|n| json!({"username": format!("many{n}")}))
@@ -939,31 +890,4 @@ async fn cli_lists_and_revokes_sessions_and_sets_the_plan_of_an_account() {
     let taken = ["keys", "create", "--caller", "user:77", "--plan", "pro"];
     home.run(&taken).await.is(1);
     service.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn create_user_with_idempotency_key_is_done_once() {
-    let app = TestApp::with(&HIGH_LIMITS).await;
-    let ada = json!({"username": "ada", "password": PASSWORD});
-    let with_key = |user: &Value, key: &str| sign_up(&app, user).header("idempotency-key", key);
-    let first = with_key(&ada, "k").is(201).await;
-    let again = with_key(&ada, "k").is(201).await;
-    assert_eq!(again.header("idempotent-replayed"), "true");
-    assert_eq!(
-        (again.json(), again.header("location")),
-        (first.json(), first.header("location"))
-    );
-    // Another request with the same key, an invalid key, and the same request with another key.
-    with_key(&json!({"username": "bob"}), "k")
-        .await
-        .problem(422);
-    with_key(&ada, &"k".repeat(256)).await.problem(400);
-    with_key(&ada, "other").await.problem(409);
-    // Logins ignore idempotency keys.
-    let tokens = [log_in(&app, "ada", PASSWORD), log_in(&app, "ada", PASSWORD)];
-    let mut seen = BTreeSet::new();
-    for request in tokens {
-        let response = request.header("idempotency-key", "l").is(200).await;
-        assert!(seen.insert(response.text()), "one session twice");
-    }
 }

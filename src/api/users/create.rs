@@ -8,14 +8,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::body::{NewUserBody, NewUsers, UserBody, UserDetailsBody, Users, into_new_users};
 use crate::{
     api::{
-        error::Error,
-        extract::Json,
-        fields::Array,
-        idempotency::{Idempotency, PasswordHash},
-        operations::BASE,
-        request_context::RequestContext,
-        response,
-        state::AppState,
+        error::Error, extract::Json, fields::Array, operations::BASE,
+        request_context::RequestContext, response, state::AppState,
     },
     auth::password::Passwords,
     db::{self, Connection, Database, users::NewAccount},
@@ -28,7 +22,7 @@ use crate::{
 /// Sign up
 ///
 /// Needs no credential. The account has the Free plan and can read pets and its own orders, and place orders; log in to
-/// use it. The operator can close sign-up. A repetition with the same `Idempotency-Key` and another password gets 422.
+/// use it. The operator can close sign-up. An `Idempotency-Key` is ignored: a repetition gets 409, since the username is taken.
 #[utoipa::path(
     post, path = "/user", operation_id = "createUser", tag = "user", security(()),
     request_body(content = NewUserBody, description = "The account to create."),
@@ -36,14 +30,13 @@ use crate::{
         (status = 201, description = "The created account.", body = UserBody<'static>,
             headers(("Location" = String, description = "URL of the account."))),
         (status = 403, description = "The operator has closed sign-up."),
-        (status = 409, description = "The username is taken, or a request with this `Idempotency-Key` is in progress."),
+        (status = 409, description = "The username is taken."),
     ),
 )]
 pub(super) async fn sign_up(
     State(state): State<AppState>,
     context: RequestContext,
     initiator: Initiator,
-    idempotency: Idempotency,
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
     if !state.sign_up {
@@ -56,19 +49,13 @@ pub(super) async fn sign_up(
         let _share = hashes.take(context.client_address(), 1)?;
         account.password_hash = Some(state.passwords.hash(password).await?);
     }
-    let created = idempotency.run(&state.database, async |transaction| {
-        let users = insert(transaction, slice::from_ref(&account), &initiator).await?;
-        let user = (users.first())
-            .ok_or_else(|| Error::internal("the insert of the account returned no row"))?;
-        let name = utf8_percent_encode(user.username.as_str(), RESERVED);
-        let location = state.links.url(&format!("{BASE}/user/{name}"));
-        let mut response = response::created(location, &UserBody::from(user))?;
-        if let Some(hash) = &account.password_hash {
-            response.extensions_mut().insert(PasswordHash(hash.clone()));
-        }
-        Ok(response)
-    });
-    created.await
+    let users = insert(&state.database, slice::from_ref(&account), &initiator).await?;
+    let user = users
+        .first()
+        .ok_or_else(|| Error::internal("the insert of the account returned no row"))?;
+    let name = utf8_percent_encode(user.username.as_str(), RESERVED);
+    let location = state.links.url(&format!("{BASE}/user/{name}"));
+    response::created(location, &UserBody::from(user))
 }
 
 /// All characters but the unreserved ones of RFC 3986 §2.3.
@@ -81,21 +68,20 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
 /// Create many accounts
 ///
 /// Up to 1,000, all or none. Hashing the passwords takes time, so the time limit is four times that of other
-/// operations. Requests with the same `Idempotency-Key` are compared without the passwords.
+/// operations. An `Idempotency-Key` is ignored: a repetition gets 409, since the usernames are taken.
 #[utoipa::path(
     post, path = "/user/createWithList", operation_id = "createUsersWithListInput", tag = "user",
     security(("bearer" = ["admin"])),
     request_body(content = inline(NewUsers), description = "The accounts to create."),
     responses(
         (status = 200, description = "The created accounts, in the same order.", body = inline(Users)),
-        (status = 409, description = "A username is taken, and no account was created; or a request with this `Idempotency-Key` is in progress."),
+        (status = 409, description = "A username is taken, and no account was created."),
     ),
 )]
 pub(super) async fn with_list(
     State(database): State<Database>,
     State(passwords): State<Passwords>,
     initiator: Initiator,
-    idempotency: Idempotency,
     Json(list): Json<Array<UserDetailsBody, MAX_LIST>>,
 ) -> Result<Response, Error> {
     let (mut accounts, chosen): (Vec<_>, Vec<_>) = into_new_users(list)?.into_iter().unzip();
@@ -104,12 +90,9 @@ pub(super) async fn with_list(
     for (account, hash) in accounts.iter_mut().zip(passwords.hash_all(chosen).await?) {
         account.password_hash = hash;
     }
-    let created = idempotency.run(&database, async |transaction| {
-        let users = insert(transaction, &accounts, &initiator).await?;
-        let bodies: Vec<_> = users.iter().map(UserBody::from).collect();
-        response::json(StatusCode::OK, &bodies)
-    });
-    created.await
+    let users = insert(&database, &accounts, &initiator).await?;
+    let bodies: Vec<_> = users.iter().map(UserBody::from).collect();
+    response::json(StatusCode::OK, &bodies)
 }
 
 /// Rejects taken names before their passwords are hashed in vain.
@@ -124,13 +107,16 @@ async fn refuse_taken(database: &Database, accounts: &[NewAccount]) -> Result<()
 }
 
 async fn insert(
-    transaction: &mut Connection,
+    database: &Database,
     accounts: &[NewAccount],
     initiator: &Initiator,
 ) -> Result<Vec<User>, Error> {
-    db::users::insert(transaction, accounts, initiator)
-        .await?
-        .map_err(|names| taken(&names))
+    let inserted = database.transact(async |transaction: &mut Connection| {
+        db::users::insert(transaction, accounts, initiator)
+            .await?
+            .map_err(|names| taken(&names))
+    });
+    inserted.await
 }
 
 /// Returns the error for taken names.

@@ -40,19 +40,15 @@ use crate::{
 /// Returns the operations. Sign-up and login need no credential.
 #[expect(deprecated, reason = "kept for Petstore clients")]
 pub fn router() -> Operations {
-    let sign_up = Facts {
-        keys: Keys::StoredForAccount,
-        ..Facts::OPEN
-    };
     // A thousand passwords take half a minute to hash on one core.
     let with_list = Facts {
-        keys: Keys::StoredWithoutPasswords,
+        keys: Keys::Ignored,
         timeout_factor: 4,
         ..Facts::OPERATION
     };
     let log_in = routes!(session::log_in, session::log_in_by_query);
     Operations::new()
-        .routes_with(sign_up, routes!(create::sign_up))
+        .routes_with(Facts::OPEN, routes!(create::sign_up))
         .routes_with(with_list, routes!(create::with_list))
         .routes_with(Facts::OPEN, acting(log_in, "GET or POST"))
         .routes(acting(routes!(session::log_out), "GET"))

@@ -15,15 +15,14 @@ const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
 /// Operations with a body: method, path, media type, and another header field.
-const OPERATIONS: [(&str, &str, &str, &str); 12] = [
+const OPERATIONS: [(&str, &str, &str, &str); 11] = [
     ("POST", "/api/v3/user", JSON, "X: y"),
-    ("POST", "/api/v3/user", JSON, "Idempotency-Key: a"),
     ("POST", "/api/v3/user/login", JSON, "X: y"),
     ("POST", "/api/v3/user/login", FORM, "X: y"),
     ("POST", "/oauth/token", FORM, "X: y"),
     ("POST", "/oauth/introspect", FORM, "X: y"),
     ("POST", "/api/v3/pet", JSON, "X: y"),
-    ("POST", "/api/v3/pet", JSON, "Idempotency-Key: b"),
+    ("POST", "/api/v3/pet", JSON, "Idempotency-Key: a"),
     ("PUT", "/api/v3/pet", JSON, "X: y"),
     ("PATCH", "/api/v3/pet/1", JSON, "X: y"),
     ("POST", "/api/v3/pet/1", FORM, "X: y"),
