@@ -28,10 +28,10 @@ fn text(text: &str) -> Text {
 }
 
 #[test]
-fn address_key_is_one_per_ipv6_network_of_64_bits() {
+fn address_key_is_one_per_ipv6_network_of_56_bits() {
     let key = |address: &str| AddressKey::from(address.parse::<IpAddr>().expect("an address"));
-    assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
-    assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
+    assert_eq!(key("2001:db8::1"), key("2001:db8:0:ff::ffff:1"));
+    assert_ne!(key("2001:db8::1"), key("2001:db8:0:100::1"));
     assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"));
 }
 

@@ -99,11 +99,6 @@ impl Authenticator {
         }
     }
 
-    /// Returns true if the credential is a token of an external issuer. Fetching its keys can be slow.
-    pub fn is_external(&self, credentials: Credentials<'_>) -> bool {
-        matches!(credentials, Credentials::Bearer(token) if self.issuers.handles(token))
-    }
-
     /// Returns the caller of a cached credential, without a lookup. `None` while PostgreSQL is away.
     pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Arc<Caller>> {
         let text = match credentials {

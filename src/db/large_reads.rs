@@ -17,10 +17,7 @@ use tokio::{
 };
 
 use super::{breaker::Breaker, deadline::QUERY_TIMEOUT, error::Error};
-use crate::domain::{
-    address::{AddressKey, Network},
-    caller::CallerId,
-};
+use crate::domain::{address::AddressKey, caller::CallerId};
 
 /// Divisor of the number of connections.
 const FRACTION: u32 = 4;
@@ -28,9 +25,6 @@ const FRACTION: u32 = 4;
 const SHORT: Duration = Duration::from_millis(5);
 /// A read of a longer duration has waited for something else.
 const LONG: Duration = Duration::from_millis(100);
-/// Networks of IPv6 that take turns.
-const NETWORKS: [(u8, u32); 1] = [(56, 1)];
-
 tokio::task_local! {
     static REQUESTER: Requester;
 }
@@ -48,11 +42,6 @@ impl Requester {
     /// Runs a read on behalf of this requester.
     pub async fn read<T>(self, read: impl Future<Output = T>) -> T {
         REQUESTER.scope(self, read).await
-    }
-
-    fn network(&self) -> Option<Network> {
-        let (network, _) = self.address?.networks(&NETWORKS).next()?;
-        Some(network)
     }
 
     /// Returns the requester of the current read.
@@ -81,7 +70,7 @@ struct State {
     waiting: Vec<Waiting>,
     turn: u64,
     /// Last turns of client addresses and of callers, while any read waits. Those without an address take turns together.
-    turns_of_addresses: HashMap<Option<Network>, u64>,
+    turns_of_addresses: HashMap<Option<AddressKey>, u64>,
     turns_of_callers: HashMap<CallerId, u64>,
 }
 
@@ -180,7 +169,7 @@ impl LargeReads {
 
 impl State {
     fn last_turn(&self, requester: &Requester) -> Option<u64> {
-        let of_address = self.turns_of_addresses.get(&requester.network());
+        let of_address = self.turns_of_addresses.get(&requester.address);
         let of_caller = (requester.caller).and_then(|caller| self.turns_of_callers.get(&caller));
         of_address.max(of_caller).copied()
     }
@@ -200,8 +189,8 @@ impl State {
             .min_by_key(|(_, it)| self.last_turn(&it.requester))?;
         let next = self.waiting.remove(next.0);
         self.turn += 1;
-        let network = next.requester.network();
-        self.turns_of_addresses.insert(network, self.turn);
+        self.turns_of_addresses
+            .insert(next.requester.address, self.turn);
         if let Some(caller) = next.requester.caller {
             self.turns_of_callers.insert(caller, self.turn);
         }

@@ -110,48 +110,19 @@ const SPECIAL_V4: [(Ipv4Addr, u32); 16] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// Address that a limit counts: an IPv4 address, or the /64 network of an IPv6 address, since a household has a /64.
+/// Client as limits count it: an IPv4 address, or the /56 network of an IPv6 address, since a provider gives its customers a
+/// /64 or a /56.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressKey(IpAddr);
 
 impl From<IpAddr> for AddressKey {
     fn from(address: IpAddr) -> Self {
+        const NETWORK: u128 = u128::MAX << (128 - 56);
         Self(match address.to_canonical() {
-            IpAddr::V6(v6) => network(v6, 64),
+            IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) & NETWORK).into(),
             v4 @ IpAddr::V4(_) => v4,
         })
     }
-}
-
-impl AddressKey {
-    /// Returns the networks that one client may have, each with the number of addresses as which it counts: the address
-    /// for IPv4. For IPv6, `sizes` has the lengths of their prefixes with these numbers, since a provider gives its
-    /// customers a /64, a /56 or, for a company, a /48.
-    pub fn networks(self, sizes: &'static [(u8, u32)]) -> impl Iterator<Item = (Network, u32)> {
-        let sizes = match self.0 {
-            IpAddr::V4(_) => &[(32, 1)],
-            IpAddr::V6(_) => sizes,
-        };
-        sizes.iter().map(move |&(prefix, factor)| {
-            let address = match self.0 {
-                IpAddr::V6(v6) => network(v6, prefix),
-                v4 @ IpAddr::V4(_) => v4,
-            };
-            (Network { address, prefix }, factor)
-        })
-    }
-}
-
-/// Network of an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Network {
-    address: IpAddr,
-    prefix: u8,
-}
-
-fn network(address: Ipv6Addr, prefix: u8) -> IpAddr {
-    let mask = u128::MAX << (128 - u32::from(prefix));
-    IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
 }
 
 impl fmt::Display for AddressKey {

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::domain::address::{AddressKey, Network};
+use crate::domain::address::AddressKey;
 
 /// Position at the head of a client's queue, to be dropped when the rendering has a core.
 pub type Head = OwnedMutexGuard<()>;
@@ -20,20 +20,18 @@ pub type Head = OwnedMutexGuard<()>;
 pub struct ClientQueues(Arc<SyncMutex<Queues>>);
 
 /// A fair lock for each client. Its holder may wait for a core.
-type Queues = HashMap<Option<Network>, Weak<Mutex<()>>>;
+type Queues = HashMap<Option<AddressKey>, Weak<Mutex<()>>>;
 
 impl ClientQueues {
-    /// Waits until a rendering is at the head of its client's queue. A /48 of IPv6 is one client, as are all unknown
-    /// addresses.
+    /// Waits until a rendering is at the head of its client's queue. All unknown addresses are one
+    /// client.
     pub async fn head(&self, client: Option<AddressKey>) -> Head {
-        let network = client.and_then(|address| address.networks(&[(48, 1)]).next());
-        let network = network.map(|(network, _)| network);
         let queue = {
             let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             queues.retain(|_, queue| queue.strong_count() > 0);
-            let queue = queues.get(&network).and_then(Weak::upgrade);
+            let queue = queues.get(&client).and_then(Weak::upgrade);
             let queue = queue.unwrap_or_default();
-            queues.insert(network, Arc::downgrade(&queue));
+            queues.insert(client, Arc::downgrade(&queue));
             queue
         };
         queue.lock_owned().await

@@ -1,8 +1,7 @@
 //! Limits of login attempts, in memory per replica.
 //!
 //! - An attempt counts whether or not the account exists, and whether or not the password is right.
-//! - A client address that has used up its attempts to an account is refused, as is an IPv6 network that has used up
-//!   those of several addresses; others are not affected.
+//! - A client address that has used up its attempts to an account is refused; others are not affected.
 //! - The attempts of all addresses to an account are refused only if many of them wait at once. Before that, they are
 //!   delayed, in order: the owner logs in after those who came first, and an attacker with many addresses gets
 //!   [`ACCOUNT_RATIO`] times the attempts of one.
@@ -12,9 +11,9 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use dashmap::DashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::token_buckets::{AddressBuckets, NETWORKS};
+use super::token_buckets::TokenBuckets;
 use crate::domain::{
-    address::{AddressKey, Network},
+    address::AddressKey,
     clock::{Clock, Moment},
 };
 
@@ -28,13 +27,13 @@ const MAX_DELAY: Duration = Duration::from_secs(20);
 /// Maximum number of delayed attempts, so that they leave most requests in progress to others.
 const MAX_DELAYED: usize = 100;
 
-/// Lower-case name of an account, and the widest network of the client of an attempt.
-type Origin = (String, Option<Network>);
+/// Lower-case name of an account, and the client address of an attempt.
+type Origin = (String, Option<AddressKey>);
 
 /// Limits of login attempts. Clones share the counts.
 #[derive(Debug, Clone)]
 pub struct Logins {
-    by_address: AddressBuckets<String>,
+    by_origin: TokenBuckets<Origin>,
     /// By account, the moment at which it has admitted its attempts so far, one per `interval`.
     busy_until: Arc<DashMap<String, Moment>>,
     interval: Duration,
@@ -50,7 +49,7 @@ impl Logins {
     /// Creates limits that admit `per_minute` attempts at once from an address to an account, then as many per minute.
     pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
         Self {
-            by_address: AddressBuckets::new(per_minute, per_minute, &clock),
+            by_origin: TokenBuckets::new(per_minute, per_minute, clock.clone()),
             busy_until: Arc::default(),
             interval: Duration::from_mins(1) / per_minute.get().saturating_mul(ACCOUNT_RATIO),
             delayed_until: Arc::default(),
@@ -65,12 +64,11 @@ impl Logins {
         account: String,
         address: Option<AddressKey>,
     ) -> Result<(), Duration> {
-        let mut widest = None;
-        if let Some(address) = address {
-            self.by_address.take(&account, address)?;
-            widest = address.networks(&NETWORKS).last();
+        let origin = (account, address);
+        if address.is_some() {
+            self.by_origin.take(&origin)?;
         }
-        let (delay, _permit) = self.reserve((account, widest.map(|(network, _)| network)))?;
+        let (delay, _permit) = self.reserve(origin)?;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -104,6 +102,6 @@ impl Logins {
         let now = self.clock.now();
         self.busy_until.retain(|_, busy_until| *busy_until > now);
         self.delayed_until.retain(|_, until| *until > now);
-        self.by_address.sweep();
+        self.by_origin.sweep();
     }
 }

@@ -38,9 +38,7 @@ pub struct RateLimits {
     /// `GET /limits` by caller.
     status: TokenBuckets<CallerKey>,
     /// Operations that need no credential, by client address; `None` is unlimited.
-    open: Option<AddressBuckets>,
-    /// Anonymous callers by the networks of their addresses; `None` is unlimited.
-    anonymous: Option<AddressBuckets>,
+    open: Option<TokenBuckets<AddressKey>>,
     /// Registered once, because a look-up by labels costs more than counting does.
     admitted: [Counter; PLANS.len()],
 }
@@ -57,14 +55,13 @@ impl RateLimits {
         for plan in PLANS {
             let _ = Limit::ALL.map(|limit| refused(plan, limit));
         }
-        let buckets = |plan| {
-            let limit = plans.limits(plan).per_minute.and_then(NonZeroU32::new)?;
-            Some(AddressBuckets::new(limit, limit, &clock))
-        };
+        let of_free = plans
+            .limits(Plan::Free)
+            .per_minute
+            .and_then(NonZeroU32::new);
         Ok(Self {
             usage: Usage::default(),
-            open: buckets(Plan::Free),
-            anonymous: buckets(config.auth.anonymous_plan),
+            open: of_free.map(|limit| TokenBuckets::new(limit, limit, clock.clone())),
             status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
             admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
             limiter: Limiter::new(plans, database, clock)?,
@@ -82,8 +79,9 @@ impl RateLimits {
     /// Removes full token buckets.
     pub fn sweep(&self) {
         self.status.sweep();
-        let buckets = self.open.iter().chain(&self.anonymous);
-        buckets.for_each(AddressBuckets::sweep);
+        if let Some(open) = &self.open {
+            open.sweep();
+        }
     }
 
     /// Counts a request of a caller on an unlimited plan.
@@ -100,31 +98,13 @@ impl RateLimits {
         client: Option<AddressKey>,
     ) -> Either<Admission, impl Future<Output = Admission> + Send + use<>> {
         let (plan, id) = (caller.plan as usize, caller.id);
-        let anonymous = client.filter(|_| caller.id.is_none());
         match self.limiter.admit(caller, client) {
-            Either::Left(admission) => {
-                Either::Left(self.counted((plan, id), self.within_networks(anonymous, admission)))
-            }
+            Either::Left(admission) => Either::Left(self.counted((plan, id), admission)),
             Either::Right(waiting) => {
                 let limits = Arc::clone(self);
-                Either::Right(async move {
-                    let admission = limits.within_networks(anonymous, waiting.await);
-                    limits.counted((plan, id), admission)
-                })
+                Either::Right(async move { limits.counted((plan, id), waiting.await) })
             }
         }
-    }
-
-    /// Counts an admitted request of an anonymous caller against the networks of its address, too.
-    fn within_networks(&self, address: Option<AddressKey>, admission: Admission) -> Admission {
-        let (status, permit) = admission?;
-        if let (Some(buckets), Some(address)) = (&self.anonymous, address)
-            && let Err(retry_after) = buckets.take(&(), address)
-        {
-            self.limiter.give_back(&permit);
-            return Err(exceeded(Limit::Minute, retry_after));
-        }
-        Ok((status, permit))
     }
 
     /// Admits a request to `GET /limits`, which has a limit of its own and does not count against those it reports.
@@ -142,7 +122,7 @@ impl RateLimits {
         let Some(client) = client else {
             return Ok(());
         };
-        let taken = (self.open.as_ref()).map_or(Ok(()), |open| open.take(&(), client));
+        let taken = (self.open.as_ref()).map_or(Ok(()), |open| open.take(&client));
         let admission = taken.map_err(|retry_after| exceeded(Limit::Minute, retry_after));
         self.counted((PLANS.len() - 1, None), admission)
     }

@@ -6,10 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::domain::address::{AddressKey, Network};
-
-/// Networks of an IPv6 address with a bounded use, and the number of addresses as which each counts.
-const SHARED_NETWORKS: [(u8, u32); 2] = [(56, 1), (48, 2)];
+use crate::domain::address::AddressKey;
 
 /// A resource that client addresses share, such as memory in bytes or a number of connections. Clones share it.
 #[derive(Debug, Clone)]
@@ -22,17 +19,17 @@ struct Inner {
     used: Mutex<Used>,
 }
 
-/// Amounts in use. A network without any is not in the map.
+/// Amounts in use. An address without any is not in the map.
 #[derive(Debug, Default)]
 struct Used {
     total: usize,
-    by_network: HashMap<Network, usize>,
+    by_address: HashMap<AddressKey, usize>,
 }
 
 /// Reason why an amount is not left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
-    /// The client address, or its network, uses its share.
+    /// The client address uses its share.
     #[error("the client address uses its share")]
     ByClient,
     /// All of the resource is in use.
@@ -49,8 +46,8 @@ pub struct Share {
 }
 
 impl Shares {
-    /// Creates a resource of which `max` can be in use: `max_per_address` by one address, and three quarters by any
-    /// network. The last quarter is only for addresses that use at most an eighth of their share.
+    /// Creates a resource of which `max` can be in use: `max_per_address` by one address, and no more than three
+    /// quarters. The last quarter is only for addresses that use at most an eighth of their share.
     pub fn new(max: usize, max_per_address: usize) -> Self {
         Self(Arc::new(Inner {
             max,
@@ -67,25 +64,21 @@ impl Shares {
             ..
         } = *self.0;
         let amount = amount.min(max_per_address);
-        let max_per_network = max - max / 4;
+        let most = max - max / 4;
         let mut used = self.0.used();
         let total = used.total.checked_add(amount).filter(|it| *it <= max);
         let total = total.ok_or(Exhausted::InTotal)?;
-        let is_scarce = total > max_per_network;
-        for (network, addresses) in networks(address) {
-            let used = used.by_network.get(&network).copied().unwrap_or_default() + amount;
-            let max = max_per_address.saturating_mul(addresses as usize);
-            if used > max.min(max_per_network) {
+        if let Some(address) = address {
+            let of_address = used.by_address.get(&address).copied().unwrap_or_default() + amount;
+            if of_address > max_per_address.min(most) {
                 return Err(Exhausted::ByClient);
             }
-            if is_scarce && used > max_per_address.div_ceil(8) {
+            if total > most && of_address > max_per_address.div_ceil(8) {
                 return Err(Exhausted::InTotal);
             }
+            used.by_address.insert(address, of_address);
         }
         used.total = total;
-        for (network, _) in networks(address) {
-            *used.by_network.entry(network).or_default() += amount;
-        }
         drop(used);
         Ok(Share {
             shares: self.clone(),
@@ -128,20 +121,16 @@ impl Inner {
     }
 }
 
-fn networks(address: Option<AddressKey>) -> impl Iterator<Item = (Network, u32)> {
-    (address.into_iter()).flat_map(|address| address.networks(&SHARED_NETWORKS))
-}
-
 impl Drop for Share {
     fn drop(&mut self) {
         let mut used = self.shares.0.used();
         used.total -= self.amount;
-        for (network, _) in networks(self.address) {
-            if let Some(amount) = used.by_network.get_mut(&network) {
-                *amount -= self.amount;
-                if *amount == 0 {
-                    used.by_network.remove(&network);
-                }
+        if let Some(address) = self.address
+            && let Some(amount) = used.by_address.get_mut(&address)
+        {
+            *amount -= self.amount;
+            if *amount == 0 {
+                used.by_address.remove(&address);
             }
         }
     }
@@ -154,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_hold_for_addresses_networks_and_in_total() {
+    fn bounds_hold_for_addresses_and_in_total() {
         let shares = Shares::new(28, 4);
         let take = |address: &str, amount| {
             let address: IpAddr = address.parse().expect("an address");
@@ -171,18 +160,12 @@ mod tests {
         drop(growing);
         assert!(take("192.0.2.1", 9).is_ok(), "no more than its share");
 
-        // A /56 has the share of an address, and a /48 twice as much.
+        // A /56 has the share of an address.
         let held: Vec<_> = (0..4)
-            .map(|n| take(&format!("2001:db8:0:0:{n}::1"), 1).expect("its share"))
+            .map(|n| take(&format!("2001:db8:0:{n}::1"), 1).expect("its share"))
             .collect();
         assert!(take("2001:db8::9", 1).is_err());
-        assert!(
-            take("2001:db8:0:1::1", 1).is_err(),
-            "another /64 of the /56"
-        );
-        let of_48 = take("2001:db8:0:100::1", 4).expect("another /56 of the /48");
-        assert!(take("2001:db8:0:200::1", 1).is_err());
-        let others = [1, 2, 3].map(|n| take(&format!("2001:db8:{n}::1"), 4));
+        let others = [1, 2, 3, 4].map(|n| take(&format!("2001:db8:0:{n}00::1"), 4));
         assert!(others.iter().all(Result::is_ok));
 
         // The last quarter is for addresses that use little.
@@ -193,20 +176,22 @@ mod tests {
         let exhausted = take("192.0.2.9", 1).map(drop);
         assert_eq!(exhausted, Err(Exhausted::InTotal), "all 28 are in use");
         assert!(shares.take(None, 1).is_err());
-        drop((held, of_48, others, last));
-        assert!(shares.0.used().by_network.is_empty());
+        drop((held, others, last));
+        assert!(shares.0.used().by_address.is_empty());
         assert_eq!(shares.in_use(), 0);
     }
 
     #[test]
-    fn no_network_has_everything() {
-        let shares = Shares::new(8, 4);
-        let take = |network: u16| {
-            let address = Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, 1);
-            shares.take(Some(IpAddr::from(address).into()), 1)
+    fn addresses_that_use_much_leave_the_last_quarter() {
+        let shares = Shares::new(64, 8);
+        let take = |network: u16, amount| {
+            let address = Ipv6Addr::new(0x2001, 0xdb8, 0, network << 8, 0, 0, 0, 1);
+            shares.take(Some(IpAddr::from(address).into()), amount)
         };
-        let held: Vec<_> = (0..6).map(|number| take(number << 8)).collect();
-        assert!(held.iter().all(Result::is_ok));
-        assert!(take(6 << 8).is_err(), "three quarters are in use");
+        // Sixteen networks of size /56 of one /48, each of which takes what it can.
+        let held: Vec<_> = (0..16).map(|number| take(number, 8)).collect();
+        assert_eq!(held.iter().filter(|it| it.is_ok()).count(), 6);
+        let one = take(255, 1);
+        assert!(one.is_ok(), "a client that uses little");
     }
 }

@@ -8,10 +8,7 @@ use governor::{
     state::keyed::{DefaultHasher, HashMapStateStore},
 };
 
-use crate::domain::{
-    address::{AddressKey, Network},
-    clock::{Clock, Moment},
-};
+use crate::domain::clock::{Clock, Moment};
 
 type Buckets<K> =
     RateLimiter<K, HashMapStateStore<K, DefaultHasher>, Clock, NoOpMiddleware<Moment>>;
@@ -37,51 +34,6 @@ impl<K: Clone + Hash + Eq + fmt::Debug> TokenBuckets<K> {
     pub fn sweep(&self) {
         self.0.retain_recent();
         self.0.shrink_to_fit();
-    }
-}
-
-/// Networks of an IPv6 address that have a bucket, and its size in buckets of an address. Without those of wider networks,
-/// a client with a /48 would have 65,536 buckets.
-pub const NETWORKS: [(u8, u32); 3] = [(64, 1), (56, 4), (48, 16)];
-
-/// Buckets by client address and another key, if there is one: of an IPv4 address, or of the [`NETWORKS`] of an IPv6
-/// address. Clones share them.
-#[derive(Debug, Clone)]
-pub struct AddressBuckets<K: Clone + Hash + Eq = ()>([TokenBuckets<(K, Network)>; NETWORKS.len()]);
-
-impl<K: Clone + Hash + Eq + fmt::Debug> AddressBuckets<K> {
-    /// Creates buckets with these numbers of tokens for an address.
-    pub fn new(burst: NonZeroU32, per_minute: NonZeroU32, clock: &Clock) -> Self {
-        Self(NETWORKS.map(|(_, size)| {
-            let size = NonZeroU32::new(size).unwrap_or(NonZeroU32::MIN);
-            let [burst, per_minute] = [burst, per_minute].map(|it| it.saturating_mul(size));
-            TokenBuckets::new(burst, per_minute, clock.clone())
-        }))
-    }
-
-    /// Takes one token for each network, or returns the time until one is available. The narrowest comes first: one that
-    /// has no tokens takes none from those that contain it.
-    pub fn take(&self, key: &K, address: AddressKey) -> Result<(), Duration> {
-        self.take_each(key, address)
-            .try_for_each(|(_, taken)| taken)
-    }
-
-    /// Takes one token for each network as the iterator proceeds.
-    pub fn take_each(
-        &self,
-        key: &K,
-        address: AddressKey,
-    ) -> impl Iterator<Item = (Network, Result<(), Duration>)> {
-        let networks = address.networks(&NETWORKS);
-        self.0
-            .iter()
-            .zip(networks)
-            .map(move |(buckets, (network, _))| (network, buckets.take(&(key.clone(), network))))
-    }
-
-    /// Removes full buckets.
-    pub fn sweep(&self) {
-        self.0.iter().for_each(TokenBuckets::sweep);
     }
 }
 

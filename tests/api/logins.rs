@@ -32,7 +32,7 @@ fn log_in(app: &TestApp, address: &str, name: &str, password: &str) -> Call {
 #[tokio::test(flavor = "multi_thread")]
 async fn owner_logs_in_while_another_address_guesses() {
     let app = start(&[]).await;
-    for network in ["192.0.2.", "2001:db8:0:"] {
+    for network in ["192.0.2.", "2001:db8:"] {
         let end = if network.contains(':') { "::1" } else { "" };
         let [attacker, owner] = [1, 2].map(|host| format!("{network}{host}{end}"));
         for _ in 0..20 {

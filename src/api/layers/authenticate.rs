@@ -66,29 +66,14 @@ async fn look_up(
     client: Option<AddressKey>,
 ) -> Result<Arc<Caller>, Error> {
     let limit = &state.failed_authentication;
-    let permits = match client {
-        // A slow issuer must not hold the permits of other credentials.
-        Some(client) if matches!(credentials, Ok(it) if state.authenticator.is_external(it)) => {
-            limit
-                .check_not_blocked(client)
-                .map_err(Error::too_many_failures)?;
-            None
-        }
-        Some(client) => {
-            let permits = limit.permits(client).await;
-            Some(permits.map_err(Error::too_many_failures)?)
-        }
-        None => None,
-    };
+    limit.check(client).map_err(Error::too_many_failures)?;
     let found = match credentials {
         Ok(credentials) => state.authenticator.authenticate(credentials).await,
         Err(malformed) => Err(malformed),
     };
-    let is_invalid = found.as_ref().is_err_and(auth::Error::is_invalid);
-    if let Some(client) = client.filter(|_| is_invalid) {
+    if found.as_ref().is_err_and(auth::Error::is_invalid) {
         limit.count(client);
     }
-    drop(permits);
     Ok(found?)
 }
 

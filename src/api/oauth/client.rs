@@ -46,17 +46,10 @@ impl FromRequest<AppState> for ClientRequest {
         };
 
         let limit = &state.failed_authentication;
-        // Held until the secret is checked.
-        let _permits = match address {
-            Some(address) => {
-                let permits = limit.permits(address).await;
-                Some(permits.map_err(Error::too_many_failures)?)
-            }
-            None => None,
-        };
+        limit.check(address).map_err(Error::too_many_failures)?;
         let database = Database::from_ref(state);
         let client = oauth::authenticate_client(&database, &client_id, &secret).await;
-        if let (Err(oauth::Error::InvalidClient), Some(address)) = (&client, address) {
+        if let Err(oauth::Error::InvalidClient) = &client {
             limit.count(address);
         }
         let client = client?;
