@@ -219,17 +219,19 @@ async fn probe_until_available(breaker: Weak<Inner>) {
     }
 }
 
-/// Runs one probe on a new connection. An error response from a running server counts as success, unless that is a standby.
+/// Runs one probe. An error response from a running server counts as success, unless that is a standby.
 async fn probe(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
-    let statement = async {
-        let mut connection = PgConnection::connect_with(options).await?;
-        // A pooler accepts connections even if PostgreSQL is unavailable.
-        refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
-        connection.close().await
-    };
-    match timeout(PROBE_TIMEOUT, statement).await {
+    match timeout(PROBE_TIMEOUT, check_primary(options)).await {
         Ok(Err(error)) if is_connection_failure(&error) => Err(error),
         Ok(Ok(()) | Err(_)) => Ok(()),
         Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     }
+}
+
+/// Opens a connection, and fails unless a primary executes a statement on it. A pooler accepts connections even if PostgreSQL is
+/// unavailable.
+pub(super) async fn check_primary(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
+    let mut connection = PgConnection::connect_with(options).await?;
+    refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
+    connection.close().await
 }

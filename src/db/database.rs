@@ -134,7 +134,7 @@ impl Database {
     }
 
     /// Returns the maximum number of connections of a process with this many workers: with the one that listens for changes,
-    /// and those of pings and leases that belong to no worker.
+    /// that of leases that belong to no worker, and that of the check for `/readyz`.
     pub fn max_connections(config: &config::Database, workers: usize) -> u64 {
         let workers = u32::try_from(workers).unwrap_or(u32::MAX);
         u64::from(workers) * u64::from(KINDS) + u64::from(config.max_connections) + 3

@@ -7,13 +7,7 @@ use tokio::{
     time::{Duration, Instant, sleep_until},
 };
 
-use super::{
-    batch::{BatchResult, BatchedStatement},
-    connect::Connection,
-    database::Database,
-    deadline::{self, with_timeout},
-    error::Error,
-};
+use super::{breaker::check_primary, database::Database, deadline, error::Error};
 
 /// Minimum time between the starts of two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -33,7 +27,7 @@ struct LastCheck {
 
 impl HealthCheck {
     /// Checks that PostgreSQL responds within 900 ms, unless that was checked in the last 250 ms. At most four checks
-    /// start per second, on connections that do nothing else.
+    /// start per second, each on a connection of its own.
     pub async fn run(&self, database: &Database) -> Result<(), Error> {
         database.breaker().admit()?;
         let asked = Instant::now();
@@ -50,28 +44,9 @@ impl HealthCheck {
             started: Instant::now(),
             result: None,
         });
-        let ping = database.batchers().execute::<Ping>(());
-        let result = deadline::wait(TIMEOUT, ping).await;
+        let check = check_primary(&database.connector().options);
+        let result = deadline::wait(TIMEOUT, check).await;
         last.result = Some(result.clone());
         result
-    }
-}
-
-/// Statement that does nothing.
-struct Ping;
-
-impl BatchedStatement for Ping {
-    type Input = ();
-    type Output = ();
-
-    const SUMMARY: &'static str = "SELECT";
-    const IS_READ_ONLY: bool = true;
-
-    async fn execute_all(
-        connection: &mut Connection,
-        inputs: &mut Vec<()>,
-    ) -> Result<Vec<BatchResult<Self>>, Error> {
-        with_timeout(sqlx::query("select 1").execute(connection)).await?;
-        Ok(inputs.drain(..).map(BatchResult::Done).collect())
     }
 }

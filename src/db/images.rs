@@ -7,9 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{
-    batch::{BatchResult, BatchedStatement},
     connect::Connection,
-    database::Database,
     deadline::with_timeout,
     error::Error,
     record::{self, Record},
@@ -137,69 +135,20 @@ pub async fn count(connection: &mut Connection, pet: PetId) -> Result<i64, Error
     with_timeout(query.bind(pet.get()).fetch_one(connection)).await
 }
 
-/// Returns an image of a pet, in a batch with the reads of other requests.
-pub async fn find(database: &Database, pet: PetId, id: ImageId) -> Result<Option<Image>, Error> {
-    database.batchers().execute::<Reads>((pet, id)).await
-}
-
 /// Returns an image of a pet.
-pub async fn find_in(
+pub async fn find(
     connection: &mut Connection,
     pet: PetId,
     id: ImageId,
 ) -> Result<Option<Image>, Error> {
-    Reads::execute_one(connection, (pet, id)).await
-}
-
-/// Statement that reads the images of several requests.
-struct Reads;
-
-impl BatchedStatement for Reads {
-    type Input = (PetId, ImageId);
-    type Output = Option<Image>;
-
-    const SUMMARY: &'static str = "SELECT images";
-    const IS_READ_ONLY: bool = true;
-
-    async fn execute_all(
-        connection: &mut Connection,
-        inputs: &mut Vec<(PetId, ImageId)>,
-    ) -> Result<Vec<BatchResult<Self>>, Error> {
-        let (pets, ids): (Vec<i64>, Vec<&[u8]>) = inputs
-            .iter()
-            .map(|(pet, id)| (pet.get(), &id.0[..]))
-            .unzip();
-        // `offset 0` keeps each lookup by key from being planned as another kind of join.
-        let query = sqlx::query(
-            "select ordinal, id, created_at, sha256, key, media_type, size, width, height
-             from unnest($1::bytea[], $2::bigint[]) with ordinality as wanted (image, pet, ordinal)
-             cross join lateral (select * from images where id = image and pet_id = pet offset 0) found
-             cross join lateral (
-                 select key, media_type, size, width, height from image_contents
-                 where sha256 = found.sha256 offset 0
-             ) content",
-        );
-        let query = query.bind(ids).bind(pets);
-        let rows = with_timeout(query.fetch_all(connection)).await?;
-        results(rows, inputs)
-    }
-}
-
-/// Returns the row of each request, if there is one. Drains `inputs`.
-fn results<B, T>(rows: Vec<PgRow>, inputs: &mut Vec<B::Input>) -> Result<Vec<BatchResult<B>>, Error>
-where
-    B: BatchedStatement<Output = Option<T>>,
-    T: for<'row> FromRow<'row, PgRow>,
-{
-    let mut found: Vec<Option<T>> = inputs.drain(..).map(|_| None).collect();
-    for row in rows {
-        let ordinal: i64 = row.try_get("ordinal")?;
-        let index = usize::try_from(ordinal - 1).unwrap_or(usize::MAX);
-        if let Some(found) = found.get_mut(index) {
-            *found = Some(T::from_row(&row)?);
-        }
-    }
-    Ok(found.into_iter().map(BatchResult::Done).collect())
+    let query = sqlx::query_as(
+        "select id, created_at, sha256, key, media_type, size, width, height
+         from images join image_contents using (sha256)
+         where id = $1 and pet_id = $2",
+    )
+    .bind(id.0)
+    .bind(pet.get());
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Deletes an image of a pet. Returns false if the pet has no such image.
@@ -220,49 +169,18 @@ pub async fn delete(
     Ok(true)
 }
 
-/// Returns the rendering of a content at this width, if it exists, in a batch with the reads of other requests.
+/// Returns the rendering of a content at this width, if it exists.
 pub async fn find_rendering(
-    database: &Database,
-    sha256: ContentHash,
+    connection: &mut Connection,
+    sha256: &ContentHash,
     width: RenderingWidth,
 ) -> Result<Option<Rendering>, Error> {
-    let read = database
-        .batchers()
-        .execute::<RenderingReads>((sha256, width));
-    read.await
-}
-
-/// Statement that reads the renderings of several requests.
-struct RenderingReads;
-
-impl BatchedStatement for RenderingReads {
-    type Input = (ContentHash, RenderingWidth);
-    type Output = Option<Rendering>;
-
-    const SUMMARY: &'static str = "SELECT image_renderings";
-    const IS_READ_ONLY: bool = true;
-
-    async fn execute_all(
-        connection: &mut Connection,
-        inputs: &mut Vec<(ContentHash, RenderingWidth)>,
-    ) -> Result<Vec<BatchResult<Self>>, Error> {
-        let keys = inputs.iter().map(|(sha256, width)| {
-            let width = i32::try_from(width.get()).unwrap_or(i32::MAX);
-            (&sha256[..], width)
-        });
-        let (contents, widths): (Vec<&[u8]>, Vec<i32>) = keys.unzip();
-        let query = sqlx::query(
-            "select ordinal, key, media_type, size
-             from unnest($1::bytea[], $2::int[]) with ordinality as wanted (content, wide, ordinal)
-             cross join lateral (
-                 select key, media_type, size from image_renderings
-                 where sha256 = content and width = wide offset 0
-             ) found",
-        );
-        let query = query.bind(contents).bind(widths);
-        let rows = with_timeout(query.fetch_all(connection)).await?;
-        results(rows, inputs)
-    }
+    let query = sqlx::query_as(
+        "select key, media_type, size from image_renderings where sha256 = $1 and width = $2",
+    )
+    .bind(sha256)
+    .bind(i32::try_from(width.get()).unwrap_or(i32::MAX));
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Inserts a rendering. Returns false if the content has been deleted, or if the rendering exists already.

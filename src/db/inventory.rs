@@ -1,48 +1,13 @@
 //! Counts pets by status: sums up the differences that each change of pets records (`0106_orders_and_inventory.sql`).
 
-use std::sync::Arc;
-
-use super::{
-    batch::{BatchResult, BatchedStatement},
-    connect::Connection,
-    database::Database,
-    deadline::with_timeout,
-    error::Error,
-};
+use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::pet::Status;
 
-/// Number of pets by status. A status without pets may be missing.
-pub type Inventory = Arc<[(Status, i64)]>;
-
-/// Returns the inventory. Requests that wait for it share one statement.
-pub async fn count(database: &Database) -> Result<Inventory, Error> {
-    database.batchers().execute::<Counts>(()).await
-}
-
-/// Statement that counts the pets for several requests.
-struct Counts;
-
-impl BatchedStatement for Counts {
-    type Input = ();
-    type Output = Inventory;
-
-    const SUMMARY: &'static str = "SELECT inventory_changes";
-    const IS_READ_ONLY: bool = true;
-
-    async fn execute_all(
-        connection: &mut Connection,
-        inputs: &mut Vec<()>,
-    ) -> Result<Vec<BatchResult<Self>>, Error> {
-        let query = sqlx::query_as(
-            "select status, sum(pets)::bigint from inventory_changes group by status",
-        );
-        let counts: Vec<(Status, i64)> = with_timeout(query.fetch_all(connection)).await?;
-        let inventory = Inventory::from(counts);
-        let results = inputs
-            .drain(..)
-            .map(|()| BatchResult::Done(Arc::clone(&inventory)));
-        Ok(results.collect())
-    }
+/// Returns the number of pets by status. A status without pets may be missing.
+pub async fn count(connection: &mut Connection) -> Result<Vec<(Status, i64)>, Error> {
+    let query =
+        sqlx::query_as("select status, sum(pets)::bigint from inventory_changes group by status");
+    with_timeout(query.fetch_all(connection)).await
 }
 
 /// Merges up to 10,000 differences into one per status and returns their number. Fewer than 50 are left as they are.

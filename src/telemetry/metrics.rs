@@ -101,7 +101,7 @@ pub const METRICS: &[Described] = &[
         "Requests that wait for a connection or a batched statement."),
     metric(Histogram, "db_client_operation_batch_size",
         &[("db_query_summary", &["SELECT pets", "SELECT pets by status", "SELECT pets by tag", "INSERT pets", "UPDATE pets", "INSERT orders", "DELETE orders",
-            "SELECT images", "SELECT image_renderings", "SELECT inventory_changes", "SELECT credentials", "UPDATE limit_usage"])],
+            "SELECT credentials", "UPDATE limit_usage"])],
         "Requests per batched statement."),
     metric(Counter, "db_client_transaction_retries_total", &[],
         "Transactions retried after a serialization failure or a deadlock."),

@@ -147,7 +147,7 @@ async fn delete(
     let deleted = database.transact(async |transaction| {
         let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
         let stored = stored.ok_or_else(|| no_such_pet(pet))?;
-        let found = db::images::find_in(&mut *transaction, pet, image).await?;
+        let found = db::images::find(&mut *transaction, pet, image).await?;
         let found = found.ok_or_else(|| no_such_image(image))?;
         conditions.check(&entity_tag(&found.content))?;
         db::images::delete(&mut *transaction, pet, image, &initiator).await?;

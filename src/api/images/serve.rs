@@ -27,8 +27,8 @@ use crate::{
     },
     blob_store,
     db::{
-        self,
-        images::{Content, Rendering, find_rendering},
+        self, Connection, Database,
+        images::{Content, ContentHash, Rendering},
     },
     domain::{
         address::AddressKey,
@@ -83,7 +83,8 @@ pub(super) async fn get(
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
     let content = async || {
-        let image = db::images::find(&state.database, pet, id).await?;
+        let find = async |connection: &mut Connection| db::images::find(connection, pet, id).await;
+        let image = state.database.run(find).await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
         Ok::<_, Error>(image.content)
     };
@@ -153,7 +154,7 @@ async fn rendering(
     content: Content,
     width: RenderingWidth,
 ) -> Result<Rendering, Error> {
-    let found = find_rendering(&state.database, content.sha256, width).await?;
+    let found = find_rendering(&state.database, &content.sha256, width).await?;
     if let Some(rendering) = found {
         return Ok(rendering);
     }
@@ -165,12 +166,23 @@ async fn rendering(
         // Before the lock, so that no other client waits for a rendering that is not at the head of its queue.
         let head = state.renderer.client_queues.head(address).await;
         let _lock = state.renderer.lock((content.sha256, width)).await;
-        match find_rendering(&state.database, content.sha256, width).await? {
+        match find_rendering(&state.database, &content.sha256, width).await? {
             Some(rendering) => Ok(rendering),
             None => make(&state, &content, width, head).await,
         }
     });
     making.await.map_err(Error::internal)?
+}
+
+async fn find_rendering(
+    database: &Database,
+    sha256: &ContentHash,
+    width: RenderingWidth,
+) -> Result<Option<Rendering>, Error> {
+    let find = async |connection: &mut Connection| {
+        db::images::find_rendering(connection, sha256, width).await
+    };
+    Ok(database.run(find).await?)
 }
 
 async fn make(
@@ -200,7 +212,7 @@ async fn make(
     }
     // Another replica was faster, or the image has been deleted.
     discard(&state.blobs, rendering.key).await;
-    find_rendering(&state.database, content.sha256, width)
+    find_rendering(&state.database, &content.sha256, width)
         .await?
         .ok_or_else(|| Error::NotFound("this image".into()))
 }

@@ -57,7 +57,7 @@ pub fn router() -> Operations {
 )]
 async fn inventory(State(database): State<Database>) -> Result<Response, Error> {
     let mut body = InventoryBody::default();
-    for &(status, pets) in &*db::inventory::count(&database).await? {
+    for (status, pets) in database.run(db::inventory::count).await? {
         match status {
             pet::Status::Available => body.available = pets,
             pet::Status::Pending => body.pending = pets,

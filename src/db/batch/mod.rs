@@ -43,7 +43,7 @@ use super::{
 use crate::trace_context;
 
 /// Number of kinds of batched statements: for each, a worker opens a connection with the first request.
-pub(super) const KINDS: u32 = 13;
+pub(super) const KINDS: u32 = 9;
 /// Maximum number of requests in one statement. With 32 a batcher is slower, with more than 128 it is no faster.
 const MAX_BATCH_SIZE: usize = 128;
 /// Maximum number of queued requests; further requests are refused.
