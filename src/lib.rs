@@ -77,6 +77,9 @@
 //! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The error is
 //! an extension of the response; `access_log` logs that of a 5xx response once.
 
+// The future of all layers is one type, nested deeper than the default of 128.
+#![recursion_limit = "256"]
+
 pub mod api;
 pub mod app;
 pub mod auth;

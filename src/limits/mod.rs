@@ -29,14 +29,10 @@ use std::{
 };
 
 use dashmap::{DashMap, mapref::one::RefMut};
-use futures_util::future::Either;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub use self::error::Error;
-use self::{
-    caller::{CallerState, Decision},
-    database_clock::DatabaseClock,
-};
+use self::{caller::CallerState, database_clock::DatabaseClock};
 use crate::{
     config::Plans,
     db::{
@@ -109,36 +105,29 @@ impl Limiter {
         }
     }
 
-    /// Admits one request of a caller from memory, or returns a future that waits for a lease. Anonymous callers are
-    /// identified by `address`.
-    #[must_use]
-    pub fn admit(
-        &self,
-        caller: &Caller,
-        address: Option<AddressKey>,
-    ) -> Either<Admission, impl Future<Output = Admission> + Send + use<>> {
+    /// Admits one request of a caller: from memory, or after a lease. Anonymous callers are identified by `address`.
+    pub async fn admit(&self, caller: &Caller, address: Option<AddressKey>) -> Admission {
         let limits = self.shared.plans.limits(caller.plan);
         let (key, now) = (CallerKey::new(caller, address), self.shared.clock.now());
-        let mut state = self.state(key, limits, now);
-        let in_flight = match state.acquire_in_flight() {
-            Ok(permit) => permit,
-            Err(error) => return Either::Left(Err(error)),
+        let (in_flight, decision) = {
+            let mut state = self.state(key, limits, now);
+            let in_flight = state.acquire_in_flight()?;
+            let decision = state.admit(now).ok_or_else(|| {
+                let decided = state.enqueue();
+                if !state.is_leasing {
+                    self.spawn_lease(key, &mut state);
+                }
+                decided
+            });
+            (in_flight, decision)
         };
-        let admission = move |decision: Decision| {
-            let (slice, status) = decision?;
-            let counted = Some((key, slice));
-            Ok((status, Permit { counted, in_flight }))
+        let decision = match decision {
+            Ok(decision) => decision,
+            Err(decided) => Box::pin(db::deadline::wait(db::QUERY_TIMEOUT, decided)).await?,
         };
-        if let Some(decision) = state.admit(now) {
-            return Either::Left(admission(decision));
-        }
-        let decided = state.enqueue();
-        if !state.is_leasing {
-            self.spawn_lease(key, &mut state);
-        }
-        Either::Right(
-            async move { admission(db::deadline::wait(db::QUERY_TIMEOUT, decided).await?) },
-        )
+        let (slice, status) = decision?;
+        let counted = Some((key, slice));
+        Ok((status, Permit { counted, in_flight }))
     }
 
     /// Gives back the request of a permit: it failed through the service's own fault.

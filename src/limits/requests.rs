@@ -1,15 +1,10 @@
 //! Limits of requests: admission and its metrics.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, time::Duration};
 
-use futures_util::future::Either;
 use metrics::Counter;
 
-use super::{
-    Admission, Error, Limiter, Permit,
-    token_buckets::{AddressBuckets, TokenBuckets},
-    usage::Usage,
-};
+use super::{Admission, Error, Limiter, Permit, token_buckets::TokenBuckets, usage::Usage};
 use crate::{
     config::Config,
     db::Database,
@@ -90,21 +85,10 @@ impl RateLimits {
         self.usage.count(caller, true);
     }
 
-    /// Admits a request of a caller from memory, or returns a future that waits for a lease.
-    #[must_use]
-    pub fn admit(
-        self: &Arc<Self>,
-        caller: &Caller,
-        client: Option<AddressKey>,
-    ) -> Either<Admission, impl Future<Output = Admission> + Send + use<>> {
-        let (plan, id) = (caller.plan as usize, caller.id);
-        match self.limiter.admit(caller, client) {
-            Either::Left(admission) => Either::Left(self.counted((plan, id), admission)),
-            Either::Right(waiting) => {
-                let limits = Arc::clone(self);
-                Either::Right(async move { limits.counted((plan, id), waiting.await) })
-            }
-        }
+    /// Admits a request of a caller: from memory, or after a lease.
+    pub async fn admit(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
+        let admission = self.limiter.admit(caller, client).await;
+        self.counted((caller.plan as usize, caller.id), admission)
     }
 
     /// Admits a request to `GET /limits`, which has a limit of its own and does not count against those it reports.

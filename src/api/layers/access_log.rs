@@ -16,23 +16,22 @@ use std::{
     error::Error as StdError,
     iter,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
 use axum::{
     body::{Body, Bytes, HttpBody},
-    extract::{MatchedPath, Request},
+    extract::MatchedPath,
     http::Method,
+    response::Response,
 };
-use futures_util::FutureExt as _;
 use http_body::{Frame, SizeHint};
 use metrics::Histogram;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tracing::{Span, field};
 
-use super::{Middleware, Next, Reply};
+use super::{Incoming, Middleware, Next};
 use crate::api::{error::Error, request_context::RequestContext};
 
 /// Maximum number of records in a batch, for a worker that does not sleep.
@@ -72,7 +71,7 @@ pub struct AccessLog {
 }
 
 impl Middleware for AccessLog {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let context = RequestContext::of(&request);
         let details = self.has_details.then(|| {
             Box::new(Details {
@@ -90,18 +89,17 @@ impl Middleware for AccessLog {
             context: context.clone(),
             details,
         }));
-        next.call(request).map(move |response| {
-            match record.complete(response.status().as_u16(), Error::of(&response)) {
-                Some(record) if record.details.is_some() => response.map(|body| {
-                    let record = Some(record);
-                    Body::new(RecordedBody { body, record })
-                }),
-                record => {
-                    record.into_iter().for_each(Record::submit);
-                    response
-                }
+        let response = next.call(request).await;
+        match record.complete(response.status().as_u16(), Error::of(&response)) {
+            Some(record) if record.details.is_some() => response.map(|body| {
+                let record = Some(record);
+                Body::new(RecordedBody { body, record })
+            }),
+            record => {
+                record.into_iter().for_each(Record::submit);
+                response
             }
-        })
+        }
     }
 }
 

@@ -4,10 +4,12 @@
 
 use std::sync::Arc;
 
-use axum::{extract::Request, response::IntoResponse};
-use futures_util::future::Either;
+use axum::{
+    http::HeaderMap,
+    response::{IntoResponse, Response},
+};
 
-use super::{Middleware, Next, Reply, respond};
+use super::{Incoming, Middleware, Next};
 use crate::{
     api::{
         credentials::credentials, error::Error, request_context::RequestContext, state::AppState,
@@ -23,38 +25,38 @@ use crate::{
 pub struct Authenticate(pub AppState);
 
 impl Middleware for Authenticate {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
-        let Self(state) = &**self;
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let context = RequestContext::of(&request);
-        if context.facts.needed_scopes.is_none() {
-            return Either::Left(next.call(request));
+        if context.facts.needed_scopes.is_some() {
+            let caller = self.caller(request.headers(), context.client_address());
+            match caller.await {
+                Ok(caller) => _ = context.caller.set(caller),
+                Err(error) => return error.into_response(),
+            }
         }
-        let cached = match credentials(request.headers()) {
-            Ok(None) => Some(anonymous(state)),
-            Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(Ok),
-            Err(_) => None,
+        next.call(request).await
+    }
+}
+
+impl Authenticate {
+    /// Returns the caller with the credentials of a request, or the anonymous one.
+    async fn caller(
+        &self,
+        headers: &HeaderMap,
+        client: Option<AddressKey>,
+    ) -> Result<Arc<Caller>, Error> {
+        let Self(state) = self;
+        let credentials = match credentials(headers) {
+            Ok(None) => return anonymous(state),
+            Ok(Some(credentials)) => Ok(credentials),
+            Err(malformed) => Err(malformed),
         };
-        match cached {
-            Some(Ok(caller)) => {
-                let _ = context.caller.set(caller);
-                Either::Left(next.call(request))
-            }
-            Some(Err(error)) => respond(error),
-            None => {
-                let (state, context, next) = (state.clone(), context.clone(), next.clone());
-                Either::Right(Box::pin(async move {
-                    let credentials = credentials(request.headers()).transpose();
-                    let credentials = credentials.unwrap_or(Err(auth::Error::Invalid));
-                    match look_up(&state, credentials, context.client_address()).await {
-                        Ok(caller) => {
-                            let _ = context.caller.set(caller);
-                            next.call(request).await
-                        }
-                        Err(error) => error.into_response(),
-                    }
-                }))
-            }
+        if let Ok(credentials) = credentials
+            && let Some(caller) = state.authenticator.get_cached(credentials)
+        {
+            return Ok(caller);
         }
+        Box::pin(look_up(state, credentials, client)).await
     }
 }
 

@@ -1,19 +1,11 @@
 //! Responds with 500 if a handler or a layer panics.
 
-use std::{
-    any::Any,
-    future,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{any::Any, panic::AssertUnwindSafe};
 
-use axum::{
-    extract::Request,
-    response::{IntoResponse, Response},
-};
-use futures_util::{FutureExt as _, future::Either};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
 
-use super::{Middleware, Next, Reply};
+use super::{Incoming, Middleware, Next};
 use crate::api::error::Error;
 
 /// Catches panics.
@@ -21,14 +13,9 @@ use crate::api::error::Error;
 pub struct CatchPanic;
 
 impl Middleware for CatchPanic {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
-        match catch_unwind(AssertUnwindSafe(|| next.call(request))) {
-            Ok(response) => {
-                let response = AssertUnwindSafe(response).catch_unwind();
-                Either::Left(response.map(|it| it.unwrap_or_else(|panic| respond(&*panic))))
-            }
-            Err(panic) => Either::Right(future::ready(respond(&*panic))),
-        }
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
+        let response = AssertUnwindSafe(next.call(request)).catch_unwind();
+        response.await.unwrap_or_else(|panic| respond(&*panic))
     }
 }
 
@@ -43,7 +30,9 @@ fn respond(panic: &(dyn Any + Send)) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::{Router, body::Body, http::StatusCode};
+    use std::sync::Arc;
+
+    use axum::{Router, body::Body, extract::Request, http::StatusCode};
     use http_body_util::BodyExt as _;
     use tower::{ServiceBuilder, ServiceExt};
 

@@ -1,15 +1,12 @@
 //! Checks of requests that never wait: each is a function, whose error becomes the response.
 
-use std::{future, sync::Arc};
-
 use axum::{
     extract::Request,
     http::{HeaderName, Version, header},
-    response::IntoResponse,
+    response::{IntoResponse, Response},
 };
-use futures_util::future::Either;
 
-use super::{Middleware, Next, Reply};
+use super::{Incoming, Middleware, Next};
 use crate::{
     api::{
         credentials::credentials,
@@ -30,11 +27,11 @@ impl<F> Middleware for Check<F>
 where
     F: Fn(&Request) -> Result<(), Error> + Send + Sync + 'static,
 {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<F, N> {
-        match self.0(&request) {
-            Ok(()) => Either::Left(next.call(request)),
-            Err(error) => Either::Right(future::ready(error.into_response())),
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
+        if let Err(error) = self.0(&request) {
+            return error.into_response();
         }
+        next.call(request).await
     }
 }
 

@@ -16,11 +16,10 @@ use std::{
 use axum::{
     BoxError,
     body::{Body, Bytes, HttpBody},
-    extract::Request,
     http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version, header},
     response::{IntoResponse, Response},
 };
-use futures_util::{FutureExt as _, future::Either};
+use futures_util::FutureExt as _;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tower::{Layer, Service as _, ServiceExt as _};
@@ -33,7 +32,7 @@ use tower_http::{
 };
 
 use super::{
-    Layered, Middleware, Next, Reply,
+    Incoming, Layered, Middleware, Next,
     response_memory::{CompressedWhileSent, STREAMED_LIST},
     service,
 };
@@ -117,17 +116,16 @@ struct CompressedConstant {
 }
 
 impl Middleware for Compress {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
-        let compressed = self.compressed.clone();
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         if !self.is_of_all && RequestContext::of(&request).facts.kind != Kind::List {
-            return Either::Left(next.call(request));
+            return next.call(request).await;
         }
-        let max = compressed.as_ref().map_or(SLICE, |_| usize::MAX);
+        let compressed = self.compressed.as_deref();
+        let max = compressed.map_or(SLICE, |_| usize::MAX);
         let sliced = service(next)
             .map_response(move |response: Response| response.map(|body| Slices::new(body, max)));
-        let response = self.encoder.layer(sliced).call(request);
-        let response = response.map(move |Ok(response)| complete(response, compressed.as_deref()));
-        Either::Right(response.boxed())
+        let Ok(response) = Box::pin(self.encoder.layer(sliced).call(request.take())).await;
+        complete(response, compressed)
     }
 }
 
@@ -281,7 +279,7 @@ impl HttpBody for Slices {
 mod tests {
     use std::cell::Cell;
 
-    use axum::{Extension, Router};
+    use axum::{Extension, Router, extract::Request};
     use tower::ServiceBuilder;
 
     use super::*;

@@ -5,17 +5,17 @@
 //! - A preflight request needs no credential and is not rate limited, so this layer is outside those that check it.
 //! - Credentials mode is never enabled: pages send API keys and tokens in headers, which need no cookies.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     extract::Request,
     http::{HeaderName, HeaderValue, Method, header},
+    response::Response,
 };
-use futures_util::{FutureExt as _, future::Either};
 use tower::{Layer as _, Service as _};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::{Middleware, Next, Reply, service};
+use super::{Incoming, Middleware, Next, service};
 use crate::config::CorsOrigins;
 
 /// Time for which a browser may remember the response to a preflight request. Chromium's maximum.
@@ -92,24 +92,21 @@ impl Cors {
 }
 
 impl Middleware for Cors {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let Some(origins) = &self.origins else {
-            return Either::Left(next.call(request));
+            return next.call(request).await;
         };
-        // Boxed: requests to a service without CORS must not carry the state of this.
-        Either::Right(if applies(origins, &request) {
-            let mut service = self.headers.layer(service(next));
-            let response = service.call(request);
-            response.map(|Ok(response)| response).boxed()
-        } else {
-            let response = next.call(request).map(|mut response| {
-                // Tells caches that another origin may get another response.
-                let origin = HeaderValue::from_static("origin");
-                response.headers_mut().append(header::VARY, origin);
-                response
-            });
-            response.boxed()
-        })
+        if applies(origins, &request) {
+            let response = self.headers.layer(service(next)).call(request.take());
+            // Boxed: requests without an origin must not carry the state of this.
+            let Ok(response) = Box::pin(response).await;
+            return response;
+        }
+        let mut response = next.call(request).await;
+        // Tells caches that another origin may get another response.
+        let origin = HeaderValue::from_static("origin");
+        response.headers_mut().append(header::VARY, origin);
+        response
     }
 }
 

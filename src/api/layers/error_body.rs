@@ -3,16 +3,13 @@
 //! Invariant: every 4xx and 5xx response is a problem document or, from the OAuth endpoints, of the form that their RFCs
 //! define.
 
-use std::sync::Arc;
-
 use axum::{
     body::Body,
-    extract::Request,
     http::{HeaderValue, header},
+    response::Response,
 };
-use futures_util::FutureExt as _;
 
-use super::{Middleware, Next, Reply};
+use super::{Incoming, Middleware, Next};
 use crate::api::{error::Error, request_context::RequestContext};
 
 /// Writes the body of an [`Error`], which handlers and the layers inside leave in an extension of the response.
@@ -20,19 +17,18 @@ use crate::api::{error::Error, request_context::RequestContext};
 pub struct ErrorBody;
 
 impl Middleware for ErrorBody {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let context = RequestContext::of(&request).clone();
-        next.call(request).map(move |mut response| {
-            let status = response.status();
-            if status.is_client_error() || status.is_server_error() {
-                let error = Error::of(&response);
-                let (media_type, body) = Error::body(error, status, context.id.as_str());
-                let headers = response.headers_mut();
-                headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-                headers.insert(header::CONTENT_LENGTH, body.len().into());
-                *response.body_mut() = Body::from(body);
-            }
-            response
-        })
+        let mut response = next.call(request).await;
+        let status = response.status();
+        if status.is_client_error() || status.is_server_error() {
+            let error = Error::of(&response);
+            let (media_type, body) = Error::body(error, status, context.id.as_str());
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+            headers.insert(header::CONTENT_LENGTH, body.len().into());
+            *response.body_mut() = Body::from(body);
+        }
+        response
     }
 }

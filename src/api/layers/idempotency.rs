@@ -1,19 +1,17 @@
 //! Handles `Idempotency-Key`: replays stored responses, and stores 4xx responses. See
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::sync::Arc;
+use std::mem;
 
 use axum::{
     body::Body,
-    extract::Request,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use futures_util::{FutureExt as _, future::Either};
 use http_body_util::BodyExt;
 use sha2::{Digest, Sha256};
 
-use super::{Middleware, Next, Reply, respond};
+use super::{Incoming, Middleware, Next};
 use crate::api::{
     body::LimitedBody,
     error::Error,
@@ -35,29 +33,23 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
 pub struct IdempotencyKeys(pub AppState);
 
 impl Middleware for IdempotencyKeys {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let context = RequestContext::of(&request);
-        if matches!(context.facts.keys, Keys::Ignored | Keys::StoredByHandler) {
-            return Either::Left(next.call(request));
-        }
-        if context.facts.keys == Keys::Refused {
-            return if request.headers().contains_key(IDEMPOTENCY_KEY) {
+        let key = match context.facts.keys {
+            Keys::Ignored | Keys::StoredByHandler => Ok(None),
+            Keys::Refused if request.headers().contains_key(IDEMPOTENCY_KEY) => {
                 let reason = "is not possible here: the response has a secret, which is not stored";
-                respond(Error::one_violation("Idempotency-Key", reason))
-            } else {
-                Either::Left(next.call(request))
-            };
-        }
-        match ClientKey::of(request.headers(), || context.caller_key()) {
-            Ok(None) => Either::Left(next.call(request)),
-            Ok(Some(key)) => {
-                let (layer, next) = (Arc::clone(self), next.clone());
-                let response = async move { layer.handle(key, request, next).await };
-                let response = response.map(|it| it.unwrap_or_else(Error::into_response));
-                Either::Right(response.boxed())
+                Err(Error::one_violation("Idempotency-Key", reason))
             }
-            Err(error) => respond(error),
-        }
+            Keys::Refused => Ok(None),
+            Keys::Stored => ClientKey::of(request.headers(), || context.caller_key()),
+        };
+        let response = match key {
+            Ok(None) => return next.call(request).await,
+            Ok(Some(key)) => Box::pin(self.handle(key, request, next)).await,
+            Err(error) => Err(error),
+        };
+        response.unwrap_or_else(Error::into_response)
     }
 }
 
@@ -66,24 +58,23 @@ impl IdempotencyKeys {
     async fn handle(
         &self,
         key: ClientKey,
-        request: Request,
-        next: impl Next,
+        mut request: Incoming<'_>,
+        next: &impl Next,
     ) -> Result<Response, Error> {
         let Self(state) = self;
-        let context = RequestContext::of(&request).clone();
-        let (parts, body) = request.into_parts();
+        let body = mem::take(request.body_mut());
         let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
-        let path = parts.uri.path();
+        let path = request.uri().path();
         let path = path.strip_prefix(BASE).unwrap_or(path);
         let fingerprint = Sha256::new()
             .chain_update(path)
             .chain_update([0])
-            .chain_update(parts.uri.query().unwrap_or_default())
+            .chain_update(request.uri().query().unwrap_or_default())
             .chain_update([0])
             .chain_update(&body);
         let idempotency =
             key.with_fingerprint(fingerprint.finalize().to_vec(), &state.stored_bytes);
-        let request = Request::from_parts(parts, Body::from(body));
+        *request.body_mut() = Body::from(body);
         self.replay_or_call(&idempotency, request, next).await
     }
 
@@ -91,8 +82,8 @@ impl IdempotencyKeys {
     async fn replay_or_call(
         &self,
         idempotency: &Idempotency,
-        request: Request,
-        next: impl Next,
+        request: Incoming<'_>,
+        next: &impl Next,
     ) -> Result<Response, Error> {
         let database = &self.0.database;
         if let Some(response) = idempotency.stored_response(database).await? {

@@ -1,11 +1,14 @@
 //! Bounds the number of requests in progress.
 
-use std::sync::Arc;
+use std::mem;
 
-use axum::{body::HttpBody as _, extract::Request, http::header};
-use futures_util::{FutureExt as _, future::Either};
+use axum::{
+    body::HttpBody as _,
+    http::header,
+    response::{IntoResponse, Response},
+};
 
-use super::{Middleware, Next, Reply, counted_body::counted, respond};
+use super::{Incoming, Middleware, Next, counted_body::counted};
 use crate::{
     api::{credentials::API_KEY, error::Error, request_context::RequestContext},
     domain::address::AddressKey,
@@ -23,10 +26,10 @@ pub struct LoadShed {
 }
 
 impl Middleware for LoadShed {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, mut request: Incoming<'_>, next: &impl Next) -> Response {
         let context = RequestContext::of(&request);
         if !context.facts.is_operation() {
-            return Either::Left(Either::Left(next.call(request)));
+            return next.call(request).await;
         }
         let headers = request.headers();
         let has_credentials =
@@ -34,21 +37,19 @@ impl Middleware for LoadShed {
         // To operations that need no credential, a header makes no difference.
         let is_anonymous = context.facts.needed_scopes.is_none() || !has_credentials;
         let has_body = !request.body().is_end_stream();
-        let (permit, arriving) = match self.admit(context.client_address(), is_anonymous, has_body)
-        {
+        let admitted = self.admit(context.client_address(), is_anonymous, has_body);
+        let (permit, arriving) = match admitted {
             Ok(admitted) => admitted,
-            Err(exhausted) => return respond(Error::from(exhausted)),
+            Err(exhausted) => return Error::from(exhausted).into_response(),
         };
-        let request = match arriving {
-            Some(share) => request.map(|body| counted(body, share)),
-            None => request,
-        };
+        if let Some(share) = arriving {
+            let body = mem::take(request.body_mut());
+            *request.body_mut() = counted(body, share);
+        }
+        let response = next.call(request).await;
         // Until the response head: what is being sent is bounded by the memory of responses.
-        let response = next.call(request).map(move |response| {
-            drop(permit);
-            response
-        });
-        Either::Left(Either::Right(response))
+        drop(permit);
+        response
     }
 }
 

@@ -4,13 +4,11 @@ use std::{ops::Range, sync::Arc};
 
 use axum::{
     body::Bytes,
-    extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use futures_util::{FutureExt as _, future::Either};
 
-use super::{Middleware, Next, Reply, respond};
+use super::{Incoming, Middleware, Next};
 use crate::{
     api::{
         error::Error, operations::RequestLimit, request_context::RequestContext, state::AppState,
@@ -43,48 +41,22 @@ pub struct RateLimit {
 }
 
 impl Middleware for RateLimit {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
-        let context = RequestContext::of(&request);
-        let client = context.client_address();
-        let Some(caller) = context.caller.get() else {
-            return match context.facts.limit {
-                RequestLimit::Address => match self.limits.admit_open(client) {
-                    Ok(()) => Either::Left(Either::Left(next.call(request))),
-                    Err(error) => respond(Error::from(error)),
-                },
-                RequestLimit::Plan | RequestLimit::Status => {
-                    Either::Left(Either::Left(next.call(request)))
-                }
-            };
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
+        let context = RequestContext::of(&request).clone();
+        let admitted = match self.admit(&context).await {
+            Ok(admitted) => admitted,
+            Err(error) => return self.refuse(error, &context),
         };
-        let admission = if context.facts.limit == RequestLimit::Status {
-            let (limits, caller) = (Arc::clone(&self.limits), Arc::clone(caller));
-            let admission = async move { limits.admit_status(&caller, client).await };
-            Either::Right(admission.boxed())
-        } else if self.policies[caller.plan as usize].is_none() {
-            self.limits.admit_unlimited(caller.plan, caller.id);
-            return Either::Left(Either::Left(next.call(request)));
-        } else {
-            match self.limits.admit(caller, client) {
-                Either::Left(admission) => Either::Left(admission),
-                Either::Right(waiting) => Either::Right(waiting.boxed()),
-            }
+        let Some((status, permit)) = admitted else {
+            return next.call(request).await;
         };
-        match admission {
-            Either::Left(Ok(admitted)) => {
-                Either::Left(Either::Right(self.proceed(admitted, request, next)))
-            }
-            Either::Left(Err(error)) => respond(self.refuse(error, &request)),
-            Either::Right(waiting) => {
-                let (layer, next) = (Arc::clone(self), next.clone());
-                Either::Right(Box::pin(async move {
-                    match waiting.await {
-                        Ok(admitted) => layer.proceed(admitted, request, &next).await,
-                        Err(error) => layer.refuse(error, &request),
-                    }
-                }))
-            }
+        let _ = context.limit_status.set(status);
+        let mut response = next.call(request).await;
+        if !is_counted(&response) {
+            self.limits.limiter.give_back(&permit);
         }
+        self.write_headers(&context, &mut response, &status);
+        response
     }
 }
 
@@ -97,28 +69,32 @@ impl RateLimit {
         }
     }
 
-    /// Passes an admitted request of a caller on. Its response has the headers of the plan.
-    fn proceed<N: Next>(
-        self: &Arc<Self>,
-        (status, permit): (LimitStatus, Permit),
-        request: Request,
-        next: &N,
-    ) -> impl Reply + use<N> {
-        let context = RequestContext::of(&request);
-        let _ = context.limit_status.set(status);
-        let (layer, context) = (Arc::clone(self), context.clone());
-        next.call(request).map(move |mut response| {
-            if !is_counted(&response) {
-                layer.limits.limiter.give_back(&permit);
+    /// Admits a request. `None` if it counts against no limit of a caller, so that there is nothing to report.
+    async fn admit(
+        &self,
+        context: &RequestContext,
+    ) -> Result<Option<(LimitStatus, Permit)>, limits::Error> {
+        let (limits, client) = (&self.limits, context.client_address());
+        let Some(caller) = context.caller.get() else {
+            if context.facts.limit == RequestLimit::Address {
+                limits.admit_open(client)?;
             }
-            layer.write_headers(&context, &mut response, &status);
-            response
-        })
+            return Ok(None);
+        };
+        if context.facts.limit == RequestLimit::Status {
+            return Box::pin(limits.admit_status(caller, client))
+                .await
+                .map(Some);
+        }
+        if self.policies[caller.plan as usize].is_none() {
+            limits.admit_unlimited(caller.plan, caller.id);
+            return Ok(None);
+        }
+        limits.admit(caller, client).await.map(Some)
     }
 
-    /// Returns the response to a request of a caller that is refused.
-    fn refuse(&self, error: limits::Error, request: &Request) -> Response {
-        let context = RequestContext::of(request);
+    /// Returns the response to a request that is refused.
+    fn refuse(&self, error: limits::Error, context: &RequestContext) -> Response {
         let mut response = Error::from(error).into_response();
         if let Some(caller) = context.caller.get() {
             let limiter = &self.limits.limiter;

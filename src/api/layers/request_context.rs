@@ -11,11 +11,11 @@ use std::{
 use axum::{
     extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue, header},
+    response::Response,
 };
-use futures_util::FutureExt as _;
 use ipnet::IpNet;
 
-use super::{Middleware, Next, Reply};
+use super::{Incoming, Middleware, Next};
 use crate::{
     api::{
         operations::{Keys, RouteFacts},
@@ -39,26 +39,22 @@ pub struct CreateContext {
 }
 
 impl Middleware for CreateContext {
-    fn call<N: Next>(self: &Arc<Self>, mut request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, mut request: Incoming<'_>, next: &impl Next) -> Response {
         let facts = request.extensions().get::<RouteFacts>();
         let facts = facts.map(|it| it.of(request.method()));
         let id = RequestId::of(request.headers());
         let client: Option<IpAddr> = address_of(&request, &self.trusted_proxies);
         let context = RequestContext::new(id, facts.unwrap_or_default(), client);
         request.extensions_mut().insert(context.clone());
-        next.call(request).map(move |mut response| {
-            let headers = response.headers_mut();
-            headers.insert(X_REQUEST_ID, context.id.header());
-            if context.facts.needed_scopes.is_some() && !headers.contains_key(header::CACHE_CONTROL)
-            {
-                let has_secret = context.facts.keys == Keys::Refused;
-                headers.insert(
-                    header::CACHE_CONTROL,
-                    if has_secret { NO_STORE } else { PRIVATE },
-                );
-            }
-            response
-        })
+        let mut response = next.call(request).await;
+        let headers = response.headers_mut();
+        headers.insert(X_REQUEST_ID, context.id.header());
+        if context.facts.needed_scopes.is_some() && !headers.contains_key(header::CACHE_CONTROL) {
+            let has_secret = context.facts.keys == Keys::Refused;
+            let caching = if has_secret { NO_STORE } else { PRIVATE };
+            headers.insert(header::CACHE_CONTROL, caching);
+        }
+        response
     }
 }
 

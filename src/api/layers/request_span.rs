@@ -3,16 +3,16 @@
 //! Invariant: of the request, the span has the method, the host and the caller's name only: no path (it names accounts),
 //! query, address or other header.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use axum::{
     extract::{MatchedPath, Request},
     http::{StatusCode, Version, header, uri::Authority},
+    response::Response,
 };
-use futures_util::FutureExt as _;
 use tracing::{Instrument as _, Span, field::Empty};
 
-use super::{Middleware, Next, Reply, access_log::method_label};
+use super::{Incoming, Middleware, Next, access_log::method_label};
 use crate::{
     api::{operations::Kind, request_context::RequestContext},
     trace_context::{self, TARGET},
@@ -23,18 +23,16 @@ use crate::{
 pub struct RequestSpan;
 
 impl Middleware for RequestSpan {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let context = RequestContext::of(&request).clone();
         let mut span = begin(&request, &context);
         if span.is_disabled() {
             // With the log level debug, lines of a request have its id.
             span = tracing::debug_span!("request", id = context.id.as_str());
         }
-        let response = span.in_scope(|| next.call(request));
-        response.instrument(span.clone()).map(move |response| {
-            end(&span, response.status(), &context);
-            response
-        })
+        let response = next.call(request).instrument(span.clone()).await;
+        end(&span, response.status(), &context);
+        response
     }
 }
 

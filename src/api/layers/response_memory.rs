@@ -1,16 +1,12 @@
 //! Bounds the memory of responses that are being sent.
 
-use std::sync::Arc;
-
 use axum::{
     body::HttpBody as _,
-    extract::Request,
     http::header,
     response::{IntoResponse, Response},
 };
-use futures_util::{FutureExt as _, future::Either};
 
-use super::{Middleware, Next, Reply, counted_body::counted, respond};
+use super::{Incoming, Middleware, Next, counted_body::counted};
 use crate::{
     api::{error::Error, request_context::RequestContext},
     domain::address::AddressKey,
@@ -38,23 +34,21 @@ pub struct ResponseMemory {
 }
 
 impl Middleware for ResponseMemory {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let context = RequestContext::of(&request);
         if !context.facts.is_operation() {
-            return Either::Left(Either::Left(next.call(request)));
+            return next.call(request).await;
         }
         let address = context.client_address();
         let mut reserved = None;
         if !request.method().is_safe() {
             match self.limits.responses.take(address, OF_A_CHANGE) {
                 Ok(share) => reserved = Some(share),
-                Err(exhausted) => return respond(Error::from(exhausted)),
+                Err(exhausted) => return Error::from(exhausted).into_response(),
             }
         }
-        let memory = Arc::clone(self);
-        let response = next.call(request);
-        let counted = response.map(move |response| memory.count(response, address, reserved));
-        Either::Left(Either::Right(counted))
+        let response = next.call(request).await;
+        self.count(response, address, reserved)
     }
 }
 

@@ -1,11 +1,10 @@
 //! Limits the time of a request, and the time of its database statements in all.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use axum::{extract::Request, response::IntoResponse};
-use futures_util::{FutureExt as _, future::Either};
+use axum::response::{IntoResponse, Response};
 
-use super::{Middleware, Next, Reply};
+use super::{Incoming, Middleware, Next};
 use crate::{
     api::{error::Error, request_context::RequestContext},
     db::deadline,
@@ -16,14 +15,13 @@ use crate::{
 pub struct Timeout(pub Duration);
 
 impl Middleware for Timeout {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let factor = RequestContext::of(&request).facts.timeout_factor;
-        let response = next.call(request);
         if factor == 0 {
-            return Either::Left(response);
+            return next.call(request).await;
         }
-        let response = tokio::time::timeout(self.0 * factor, response);
-        Either::Right(response.map(|it| it.unwrap_or_else(|_| Error::TimedOut.into_response())))
+        let response = tokio::time::timeout(self.0 * factor, next.call(request)).await;
+        response.unwrap_or_else(|_| Error::TimedOut.into_response())
     }
 }
 
@@ -32,7 +30,7 @@ impl Middleware for Timeout {
 pub struct DatabaseDeadline;
 
 impl Middleware for DatabaseDeadline {
-    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
-        deadline::scope(next.call(request))
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
+        deadline::scope(next.call(request)).await
     }
 }
