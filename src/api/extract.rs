@@ -297,7 +297,7 @@ async fn read_json<T: FieldType>(
     require_media_type(&parts.headers, accepted)?;
     require_plain(&parts.headers)?;
     let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
-    json_from_slice(&body)
+    json_from_slice(without_byte_order_mark(&body))
 }
 
 /// Returns JSON without the byte order mark that some programs write before it, and parsers may ignore (RFC 8259 §8.1).
@@ -305,9 +305,8 @@ pub fn without_byte_order_mark(json: &[u8]) -> &[u8] {
     json.strip_prefix(b"\xef\xbb\xbf").unwrap_or(json)
 }
 
-/// Parses a JSON body. Fails with [`Error::Invalid`].
+/// Parses a JSON body without a byte order mark. Fails with [`Error::Invalid`].
 pub fn json_from_slice<T: FieldType>(body: &[u8]) -> Result<T, Error> {
-    let body = without_byte_order_mark(body);
     // serde would accept an array for an object, with its elements as the fields.
     if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
         parse_json::<IgnoredAny>(body)?;

@@ -29,8 +29,8 @@ pub struct ExportPets {
     /// Format; default: by the file's extension, .ndjson, .jsonl or .csv
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Put an apostrophe before names that a spreadsheet would execute as formulas; for CSV. Import reads the
-    /// apostrophes as part of the names
+    /// Put an apostrophe before texts that a spreadsheet would execute as formulas; for CSV. Import reads the
+    /// apostrophes as part of the texts
     #[arg(long)]
     spreadsheet_safe: bool,
 }

@@ -5,10 +5,13 @@
 use std::{
     ffi::OsStr,
     io::{self, BufRead, BufReader, Read},
+    iter,
     path::Path,
 };
 
 use clap::ValueEnum;
+use csv_core::ReadRecordResult;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::output::Error;
@@ -49,34 +52,28 @@ impl From<Format> for exports::Format {
 }
 
 /// Records, or the line and the problem of each that is invalid. After an I/O error the rest is not to be used.
-pub type Records = Box<dyn Iterator<Item = io::Result<Result<Record, String>>>>;
+pub type Records = Box<dyn Iterator<Item = io::Result<Result<Record, Problem>>>>;
 
-/// Returns the records of a file except the first `skip`. Fails if the file cannot be read, or its heading has an unknown
-/// column.
-pub fn records(file: impl Read + 'static, format: Format, skip: u64) -> Result<Records, Error> {
+/// Line at which an invalid record begins, from 1, and the reason.
+pub type Problem = (u64, String);
+
+/// Returns the records of a file. Fails if the file cannot be read, or the heading of a CSV file is invalid.
+pub fn records(file: impl Read + 'static, format: Format) -> Result<Records, Error> {
     let reader = BufReader::with_capacity(1 << 20, file);
-    let skip = usize::try_from(skip)?;
     Ok(match format {
-        Format::Ndjson => Box::new(lines(reader).skip(skip).map(|line| {
-            let (line, text) = line?;
-            let json = serde_json::from_slice(&text).map_err(|error| error.to_string());
-            Ok(record(line, json))
-        })),
+        Format::Ndjson => {
+            let records = lines(reader).map(|line| line.map(|(line, text)| record(line, &text)));
+            Box::new(records)
+        }
         Format::Csv => {
-            let mut reader = csv::Reader::from_reader(reader);
-            let columns = columns(reader.byte_headers()?)?;
-            let records = reader.into_byte_records().skip(skip);
-            Box::new(records.map(move |cells| match cells {
-                Ok(cells) => {
-                    let line = cells.position().map_or(0, csv::Position::line);
-                    Ok(record(line, object(&columns, &cells)))
-                }
-                Err(error) => match error.position().map(csv::Position::line) {
-                    Some(line) if !error.is_io_error() => Ok(Err(format!(
-                        "line {line}: must have as many fields as the heading"
-                    ))),
-                    _ => Err(io::Error::other(error)),
-                },
+            let mut records = CsvRecords::new(reader);
+            let heading = records.next().transpose()?.unwrap_or_default();
+            let columns = columns(&heading)?;
+            Box::new(records.map(move |cells| {
+                cells.map(|cells| match object(&columns, &cells) {
+                    Ok(json) => record(cells.line, &json),
+                    Err(problem) => Err((cells.line, problem)),
+                })
             }))
         }
     })
@@ -93,54 +90,152 @@ fn lines(reader: impl BufRead) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)
         .filter(|line| !matches!(line, Ok((_, text)) if text.trim_ascii().is_empty()))
 }
 
-fn record(line: u64, json: Result<Value, String>) -> Result<Record, String> {
-    let pet = json.and_then(|json| api::pets::read_new_pet(json).map_err(describe));
-    pet.map(|pet| Record { line, pet })
-        .map_err(|problem| format!("line {line}: {problem}"))
-}
-
-fn describe(error: ApiError) -> String {
-    match error {
-        ApiError::Invalid(violations) => violations
-            .iter()
-            .map(|violation| format!("{} {}", violation.field, violation.reason))
-            .collect::<Vec<_>>()
-            .join("; "),
-        other => other.to_string(),
+/// Reads a record as `POST /pet` reads its body.
+fn record(line: u64, json: &[u8]) -> Result<Record, Problem> {
+    match api::pets::read_new_pet(json) {
+        Ok(pet) => Ok(Record { line, pet }),
+        Err(error) => Err((line, describe(error))),
     }
 }
 
-/// Columns of a CSV file. Those after `status` hold JSON.
-const COLUMNS: [&str; 6] = ["id", "name", "status", "category", "photoUrls", "tags"];
-
-fn columns(heading: &csv::ByteRecord) -> Result<Vec<&'static str>, Error> {
-    const REMEDY: &str = "use id, name, status, category, photoUrls and tags";
-    let columns = heading.iter().map(|name| {
-        let mut columns = COLUMNS.into_iter();
-        let found = columns.find(|column| column.as_bytes() == name);
-        found.ok_or_else(|| {
-            let name = String::from_utf8_lossy(name);
-            format!("line 1: unknown column {name:?}; {REMEDY}").into()
+fn describe(error: ApiError) -> String {
+    let ApiError::Invalid(violations) = error else {
+        return error.to_string();
+    };
+    let reasons: Vec<_> = violations
+        .iter()
+        .map(|violation| match &*violation.field {
+            "body" => violation.reason.clone(),
+            field => format!("{field} {}", violation.reason),
         })
-    });
-    columns.collect()
+        .collect();
+    reasons.join("; ")
 }
 
-/// Converts a CSV record to JSON; an empty cell is an absent field.
-fn object(columns: &[&str], record: &csv::ByteRecord) -> Result<Value, String> {
-    let cells = columns.iter().zip(record);
-    let present = cells.filter(|(_, cell)| !cell.is_empty());
-    let members = present.map(|(name, cell)| {
-        let text = str::from_utf8(cell).map_err(|_| format!("{name} is not UTF-8"));
-        let value = match *name {
-            "id" => text?
-                .parse::<i64>()
-                .map(Value::from)
-                .map_err(|_| format!("{name} must be an integer"))?,
-            "name" | "status" => text?.into(),
-            _ => serde_json::from_slice(cell).map_err(|_| format!("{name} must be JSON"))?,
-        };
-        Ok((name.to_string(), value))
-    });
-    members.collect()
+/// Columns of a CSV file.
+const COLUMNS: [&str; 6] = ["id", "name", "status", "category", "photoUrls", "tags"];
+
+fn columns(heading: &Cells) -> Result<Vec<&'static str>, Error> {
+    const REMEDY: &str = "use id, name, status, category, photoUrls and tags";
+    let mut columns = Vec::new();
+    for name in heading.iter() {
+        let known = COLUMNS.into_iter().find(|column| column.as_bytes() == name);
+        let shown = String::from_utf8_lossy(name);
+        match known {
+            Some(column) if !columns.contains(&column) => columns.push(column),
+            Some(_) => return Err(format!("line 1: column {shown:?} is given twice").into()),
+            None => return Err(format!("line 1: unknown column {shown:?}; {REMEDY}").into()),
+        }
+    }
+    Ok(columns)
+}
+
+/// Converts a CSV record to a JSON object; an empty cell is an absent field. Name and status are text, the other cells hold JSON.
+fn object(columns: &[&str], cells: &Cells) -> Result<Vec<u8>, String> {
+    if cells.ends.len() != columns.len() {
+        return Err("must have as many fields as the heading".into());
+    }
+    let mut json = b"{".to_vec();
+    for (name, cell) in columns.iter().zip(cells.iter()) {
+        if cell.is_empty() {
+            continue;
+        }
+        let separator = if json.len() > 1 { "," } else { "" };
+        json.extend_from_slice(format!("{separator}\"{name}\":").as_bytes());
+        if matches!(*name, "name" | "status") {
+            let text = str::from_utf8(cell).map_err(|_| format!("{name} must be UTF-8"))?;
+            json.extend_from_slice(Value::from(text).to_string().as_bytes());
+        } else {
+            // One value, so that a cell cannot add members.
+            let value = serde_json::from_slice::<IgnoredAny>(cell);
+            let expected = if *name == "id" { "an integer" } else { "JSON" };
+            value.map_err(|_| format!("{name} must be {expected}"))?;
+            json.extend_from_slice(cell);
+        }
+    }
+    json.push(b'}');
+    Ok(json)
+}
+
+/// Records of a CSV file (RFC 4180), with the lines at which they begin, which the crate `csv` miscounts after CRLF, CR and blank
+/// lines.
+struct CsvRecords<R> {
+    reader: R,
+    parser: csv_core::Reader,
+    /// Number of the current line.
+    line: u64,
+    /// True after a CR, which ends a line together with an LF behind it.
+    is_after_cr: bool,
+}
+
+/// Cells of a CSV record.
+#[derive(Debug, Default)]
+struct Cells {
+    /// Line at which the record begins.
+    line: u64,
+    bytes: Vec<u8>,
+    /// Ends of the cells in `bytes`.
+    ends: Vec<usize>,
+}
+
+impl Cells {
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = iter::once(0).chain(self.ends.iter().copied());
+        let ranges = starts.zip(&self.ends);
+        ranges.map(|(start, end)| &self.bytes[start..*end])
+    }
+}
+
+impl<R: BufRead> CsvRecords<R> {
+    fn new(reader: R) -> Self {
+        Self {
+            reader,
+            parser: csv_core::Reader::new(),
+            line: 1,
+            is_after_cr: false,
+        }
+    }
+
+    /// Reads the next record, if there is one.
+    fn read(&mut self) -> io::Result<Option<Cells>> {
+        let mut cells = Cells::default();
+        let (mut length, mut number) = (0, 0);
+        loop {
+            // The parser needs room to go on.
+            cells.bytes.resize(2 * length + 1_024, 0);
+            cells.ends.resize(2 * number + 8, 0);
+            let input = self.reader.fill_buf()?;
+            let (bytes, ends) = (&mut cells.bytes[length..], &mut cells.ends[number..]);
+            let (result, read, written, ended) = self.parser.read_record(input, bytes, ends);
+            for byte in &input[..read] {
+                let is_break = matches!(byte, b'\r' | b'\n');
+                if is_break && !(*byte == b'\n' && self.is_after_cr) {
+                    self.line += 1;
+                } else if !is_break && cells.line == 0 {
+                    cells.line = self.line;
+                }
+                self.is_after_cr = *byte == b'\r';
+            }
+            self.reader.consume(read);
+            (length, number) = (length + written, number + ended);
+            match result {
+                ReadRecordResult::Record => break,
+                ReadRecordResult::End => return Ok(None),
+                ReadRecordResult::InputEmpty
+                | ReadRecordResult::OutputFull
+                | ReadRecordResult::OutputEndsFull => {}
+            }
+        }
+        cells.bytes.truncate(length);
+        cells.ends.truncate(number);
+        Ok(Some(cells))
+    }
+}
+
+impl<R: BufRead> Iterator for CsvRecords<R> {
+    type Item = io::Result<Cells>;
+
+    fn next(&mut self) -> Option<io::Result<Cells>> {
+        self.read().transpose()
+    }
 }

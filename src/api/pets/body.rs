@@ -1,7 +1,6 @@
 //! JSON representation of pets.
 
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{
@@ -228,15 +227,6 @@ impl FieldType for NewPetBody {}
 impl FieldType for PatchBody {}
 
 impl NewPetBody {
-    /// Reads a body that this program created, rather than a client.
-    pub fn from_json(json: Value) -> Result<Self, Error> {
-        let mut violations = Violations::default();
-        // Never fails: a value of another type becomes `Field::WrongType`.
-        let body = Field::deserialize(json).unwrap_or_default();
-        let body = violations.required("body", body, Ok);
-        violations.finish(body)
-    }
-
     /// Checks the body of `POST /pet`.
     pub fn into_new_pet(mut self) -> Result<NewPet, Error> {
         let mut violations = Violations::default();

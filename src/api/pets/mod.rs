@@ -16,7 +16,7 @@ use self::body::{PetBody, ReplacementBody};
 use super::{
     conditional::{Conditions, etag},
     error::Error,
-    extract::{Form, Json, MergePatch, Path, Query},
+    extract::{Form, Json, MergePatch, Path, Query, json_from_slice},
     fields::Violations,
     idempotency::Idempotency,
     operations::{BASE, Facts, Operations},
@@ -46,9 +46,9 @@ pub fn router() -> Operations {
         .routes_with(Facts::LIST, routes!(find::by_tags))
 }
 
-/// Reads a new pet from the JSON that `POST /pet` takes.
-pub fn read_new_pet(json: serde_json::Value) -> Result<NewPet, Error> {
-    NewPetBody::from_json(json)?.into_new_pet()
+/// Reads a new pet from the body that `POST /pet` takes, without a byte order mark.
+pub fn read_new_pet(json: &[u8]) -> Result<NewPet, Error> {
+    json_from_slice::<NewPetBody>(json)?.into_new_pet()
 }
 
 /// Add a pet
