@@ -1,4 +1,5 @@
-//! Archive of a backup: a tar file, written and read as a stream. Only the keys of images are held in memory.
+//! Archive of a backup: a tar file, written and read as a stream. Of the images, one at a time and the keys of all are held in
+//! memory.
 //!
 //! | Entry, in this order | Content |
 //! |---|---|
@@ -33,8 +34,6 @@ pub const ROWS: usize = 4 << 20;
 const PIECE: u64 = 128 << 10;
 /// Maximum size of a header or manifest, in bytes.
 const MAX_JSON: u64 = 1 << 20;
-/// Size of a tar block, in bytes.
-const BLOCK: u64 = 512;
 const TRUNCATED: &str = "the archive is incomplete";
 /// Error of an archive with content that the program does not write.
 pub const DAMAGED: &str = "the archive is damaged";
@@ -85,60 +84,41 @@ fn is_sha256(text: &str) -> bool {
 }
 
 /// Writes an archive.
-pub struct Writer<W> {
-    out: W,
+pub struct Writer<W: Write> {
+    archive: tar::Builder<W>,
     created_at: DateTime<Utc>,
 }
 
 impl<W: Write> Writer<W> {
     /// Creates the writer of an archive with the given modification time.
     pub fn new(out: W, created_at: DateTime<Utc>) -> Self {
-        Self { out, created_at }
+        Self {
+            archive: tar::Builder::new(out),
+            created_at,
+        }
     }
 
-    /// Writes an entry `kind/SHA256`.
-    pub fn write(&mut self, kind: &str, content: &[u8]) -> io::Result<()> {
-        let size = content.len() as u64;
+    /// Writes an entry `kind/SHA256`. Returns the SHA-256 of the content, in hexadecimal.
+    pub fn write(&mut self, kind: &str, content: &[u8]) -> io::Result<String> {
         let sha256 = hexadecimal(Sha256::new().chain_update(content));
-        self.begin(&format!("{kind}/{sha256}"), size)?;
-        self.out.write_all(content)?;
-        self.end(size)
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(u64::try_from(self.created_at.timestamp()).unwrap_or_default());
+        let path = format!("{kind}/{sha256}");
+        self.archive.append_data(&mut header, path, content)?;
+        Ok(sha256)
     }
 
     /// Writes a header or manifest.
     pub fn write_json(&mut self, kind: &str, content: &impl Serialize) -> Result<(), Error> {
-        Ok(self.write(kind, &serde_json::to_vec(content)?)?)
-    }
-
-    /// Begins an entry. Its content is written to [`Writer::content`].
-    pub fn begin(&mut self, path: &str, size: u64) -> io::Result<()> {
-        let mut header = tar::Header::new_gnu();
-        header.set_path(path)?;
-        header.set_size(size);
-        header.set_mode(0o600);
-        header.set_mtime(u64::try_from(self.created_at.timestamp()).unwrap_or_default());
-        header.set_cksum();
-        self.out.write_all(header.as_bytes())
-    }
-
-    /// Returns the writer of the content of the current entry.
-    pub fn content(&mut self) -> &mut W {
-        &mut self.out
-    }
-
-    /// Ends an entry of `size` bytes.
-    pub fn end(&mut self, size: u64) -> io::Result<()> {
-        io::copy(
-            &mut io::repeat(0).take(size.next_multiple_of(BLOCK) - size),
-            &mut self.out,
-        )?;
+        self.write(kind, &serde_json::to_vec(content)?)?;
         Ok(())
     }
 
     /// Writes the end of the archive.
-    pub fn finish(mut self) -> io::Result<()> {
-        io::copy(&mut io::repeat(0).take(2 * BLOCK), &mut self.out)?;
-        self.out.flush()
+    pub fn finish(self) -> io::Result<()> {
+        self.archive.into_inner()?.flush()
     }
 }
 

@@ -14,7 +14,6 @@ use futures_util::TryStreamExt as _;
 use indicatif::{ProgressBar, ProgressBarIter};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::{
     archive::{self, FORMAT, Header, Manifest},
@@ -216,18 +215,12 @@ async fn write_image(
              the image, and back up again"
         )
     };
-    writer.begin(&format!("images/{}", image.sha256), image.size)?;
-    let bytes = blobs.read(&image.key, 0..image.size).await;
-    let mut bytes = pin!(bytes.map_err(|error| failed(error.to_string()))?);
-    let mut digest = Sha256::new();
-    while let Some(piece) = bytes.try_next().await? {
-        digest.update(&piece);
-        writer.content().write_all(&piece)?;
-    }
-    if archive::hexadecimal(digest) != image.sha256 {
+    let bytes = blobs.read_all(&image.key).await;
+    let bytes = bytes.map_err(|error| failed(error.to_string()))?;
+    if writer.write("images", &bytes)? != image.sha256 {
         return Err(failed("their SHA-256 is another one".to_owned()).into());
     }
-    Ok(writer.end(image.size)?)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Listening sockets, TCP or Unix, and the limit of open files.
 
 use std::{
-    fs::{self, OpenOptions, Permissions},
+    fs::{self, Permissions},
     io,
     net::{SocketAddr, TcpStream as StdTcpStream},
     os::{
         fd::AsFd,
         unix::{
-            fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _},
+            fs::{FileTypeExt as _, PermissionsExt as _},
             net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
         },
     },
@@ -15,10 +15,7 @@ use std::{
 };
 
 use listenfd::ListenFd;
-use nix::{
-    fcntl::OFlag,
-    sys::resource::{Resource, getrlimit, setrlimit},
-};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
@@ -79,15 +76,11 @@ impl Accepted {
 }
 
 impl Listener {
-    /// Binds an address. With `reuse_port`, other processes of the same user may bind it, too; of a Unix socket, the last
-    /// one gets all new connections.
+    /// Binds an address. With `reuse_port`, other processes of the same user may bind a port, too.
     pub fn bind(address: &ListenAddress, reuse_port: bool) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => bind_tcp(*address, reuse_port).map(Self::Tcp),
-            ListenAddress::Unix(path) => {
-                let listener = bind_unix(path, reuse_port)?;
-                Ok(Self::Unix(listener, path.clone()))
-            }
+            ListenAddress::Unix(path) => Ok(Self::Unix(bind_unix(path)?, path.clone())),
         }
     }
 
@@ -210,50 +203,19 @@ fn private_path(socket: &StdUnixListener) -> io::Result<PathBuf> {
     Err(io::Error::other(problem))
 }
 
-/// Replaces the file of a process that has ended, or of any if `reuse`. No other file is removed. The socket appears at
-/// `path` at once with its mode, so that no client can connect before, nor finds no socket.
-fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
+/// Replaces the socket of a process that has ended. No other file is removed. The socket has its mode before it accepts
+/// connections, so that no other user can connect.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     refuse_open_folder(path)?;
-    // Of processes that start together, the next one sees the socket of the one before.
-    let lock_file = beside(path, ".lock");
-    let lock = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(&lock_file)
-        .map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", lock_file.display()))
-        })?;
-    lock.lock()?;
-    let can_replace = match is_socket(path) {
-        Ok(is_socket) => is_socket && (reuse || is_unused(path)?),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    };
-    if !can_replace {
-        return Err(io::ErrorKind::AddrInUse.into());
-    }
-    let new = beside(path, "~");
-    // A process that was killed here has left it.
-    if is_socket(&new).unwrap_or(false) {
-        fs::remove_file(&new)?;
+    if is_socket(path).unwrap_or(false) && is_unused(path)? {
+        fs::remove_file(path)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&SockAddr::unix(&new)?)?;
-    fs::set_permissions(&new, Permissions::from_mode(SOCKET_MODE))?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
     socket.listen(BACKLOG.cast_signed())?;
     socket.set_nonblocking(true)?;
-    let listener = UnixListener::from_std(socket.into())?;
-    fs::rename(&new, path)?;
-    Ok(listener)
-}
-
-/// Returns the path with `suffix` after its last name.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
+    UnixListener::from_std(socket.into())
 }
 
 fn is_socket(path: &Path) -> io::Result<bool> {

@@ -181,26 +181,36 @@ async fn change_all(
     let (large, pets): (Vec<_>, Vec<_>) = pets.into_iter().partition(is_large);
     let held = held(transaction, requests, &pets).await?;
     let mut pending = PendingChanges::new(pets, held);
-    let (mut outcomes, mut changed) = (Vec::with_capacity(requests.len()), Vec::new());
-    for (index, request) in requests.iter().enumerate() {
-        if large.iter().any(|pet| pet.id == request.id) {
-            outcomes.push(None);
-            continue;
-        }
-        let outcome = pending.apply(request);
-        if outcome.is_none() {
-            changed.push(index);
-        }
-        outcomes.push(outcome);
+    let mut applied = Vec::with_capacity(requests.len());
+    for request in requests {
+        let is_large = large.iter().any(|pet| pet.id == request.id);
+        applied.push(if is_large {
+            Applied::Separately
+        } else {
+            pending.apply(request)
+        });
     }
-    let pets = pending.write(transaction).await?;
-    if pets.len() != changed.len() {
-        return Err(Error::Corrupt("a changed pet has no version".into()));
-    }
-    for (index, pet) in changed.into_iter().zip(pets) {
-        outcomes[index] = Some(ChangeOutcome::Changed(pet));
-    }
-    Ok(outcomes)
+    let mut changed = pending.write(transaction).await?.into_iter();
+    let outcomes = applied.into_iter().map(|applied| match applied {
+        Applied::Ended(outcome) => Ok(Some(outcome)),
+        Applied::Changed => match changed.next() {
+            Some(pet) => Ok(Some(ChangeOutcome::Changed(pet))),
+            None => Err(Error::Corrupt("a changed pet has no version".into())),
+        },
+        Applied::Separately => Ok(None),
+    });
+    outcomes.collect()
+}
+
+/// What a batch did with a request.
+#[derive(Debug)]
+enum Applied {
+    /// It has this outcome, and the pet no new state.
+    Ended(ChangeOutcome),
+    /// The pet has a new state, which gets a version when it is stored.
+    Changed,
+    /// Nothing: it is to be executed separately.
+    Separately,
 }
 
 /// Replaces a pet in one statement, which takes 0.6 of the time of a transaction. Returns `None` if nothing was changed:
@@ -334,15 +344,15 @@ impl<'a> PendingChanges<'a> {
         }
     }
 
-    /// Applies a change. Returns its outcome, or `None` if the pet has a new state.
-    fn apply(&mut self, request: &'a ChangeRequest) -> Option<ChangeOutcome> {
+    /// Applies a change.
+    fn apply(&mut self, request: &'a ChangeRequest) -> Applied {
         let id = request.id;
         let last = self.last.get(&id);
         let Some(current) = last.and_then(|last| self.states.get(*last)) else {
-            return Some(ChangeOutcome::NotFound);
+            return Applied::Ended(ChangeOutcome::NotFound);
         };
         if request.conditions.check(current.version.as_ref()).is_err() {
-            return Some(ChangeOutcome::ConditionUnmet);
+            return Applied::Ended(ChangeOutcome::ConditionUnmet);
         }
         let held = self.held.contains(&id);
         let record = |action| Record::new(Kind::Pet, &id, action, &request.initiator);
@@ -352,9 +362,9 @@ impl<'a> PendingChanges<'a> {
                 self.last.remove(&id);
                 self.deleted.push((id, &request.initiator));
                 self.records.push(record(Action::Deleted));
-                return Some(ChangeOutcome::Deleted);
+                return Applied::Ended(ChangeOutcome::Deleted);
             }
-            Err(held) => return Some(ChangeOutcome::Held(held)),
+            Err(held) => return Applied::Ended(ChangeOutcome::Held(held)),
         };
         let data = status_change(current.details.status, details.status);
         let number = self.states.len() + 1 - self.stored;
@@ -366,7 +376,7 @@ impl<'a> PendingChanges<'a> {
             version: None,
             details,
         });
-        None
+        Applied::Changed
     }
 
     /// Deletes pets, with their images.
@@ -485,13 +495,13 @@ mod tests {
         assert!(matches!(
             outcomes[..],
             [
-                None,
-                Some(ChangeOutcome::ConditionUnmet),
-                None,
-                Some(ChangeOutcome::Deleted),
-                Some(ChangeOutcome::NotFound),
-                Some(ChangeOutcome::NotFound),
-                Some(ChangeOutcome::NotFound),
+                Applied::Changed,
+                Applied::Ended(ChangeOutcome::ConditionUnmet),
+                Applied::Changed,
+                Applied::Ended(ChangeOutcome::Deleted),
+                Applied::Ended(ChangeOutcome::NotFound),
+                Applied::Ended(ChangeOutcome::NotFound),
+                Applied::Ended(ChangeOutcome::NotFound),
             ]
         ));
         let statuses: Vec<_> = pending.states.iter().map(|it| it.details.status).collect();
