@@ -27,7 +27,7 @@ use crate::{
     config::{Config, DemoKeys},
     db::{
         self, Database,
-        backups::{self, OLDEST_SCHEMA, is_known, tables_of},
+        backups::{self, OLDEST_SCHEMA, TABLES, is_known},
     },
     maintenance::orphaned_blobs,
 };
@@ -75,9 +75,9 @@ impl Restore {
         let mut archive = tar::Archive::new(file);
         let mut entries = archive.entries()?.raw(true);
         let header = read_header(&mut entries).await?;
-        let (created_at, tables) = (header.created_at, tables_of(header.schema));
+        let created_at = header.created_at;
         let session = Session::open(config).await?;
-        let result = restore(config, &session, (&header, &tables), &mut entries, &bar).await;
+        let result = restore(config, &session, &header, &mut entries, &bar).await;
         session.close().await?;
         bar.finish_and_clear();
         let (manifest, disabled) = result?;
@@ -130,7 +130,7 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
 async fn restore(
     config: &Config,
     session: &Session,
-    (header, tables): (&Header, &[(&'static str, &'static str)]),
+    header: &Header,
     entries: &mut Entries<'_>,
     bar: &ProgressBar,
 ) -> Result<(Manifest, u64), Error> {
@@ -146,7 +146,7 @@ async fn restore(
         return Err(NOT_EMPTY.into());
     }
     Box::pin(db::migrations::apply(&session.options, pooler)).await?;
-    let mut restore = backups::Restore::begin(connection, tables)
+    let mut restore = backups::Restore::begin(connection)
         .await?
         .ok_or(NOT_EMPTY)?;
     check_owner(&database, &blobs).await?;
@@ -155,15 +155,7 @@ async fn restore(
     }
     let mut keys = Vec::new();
     let result = async {
-        let manifest = read(
-            (header.schema, tables),
-            entries,
-            &mut restore,
-            &blobs,
-            &mut keys,
-            bar,
-        )
-        .await?;
+        let manifest = read(entries, &mut restore, &blobs, &mut keys, bar).await?;
         let name = async { Ok::<_, Error>(database.run(db::images::begin_sweep).await?.database) };
         blobs.mark(name).await?;
         // Another database may have marked the store meanwhile.
@@ -199,7 +191,6 @@ async fn check_owner(database: &Database, blobs: &BlobStore) -> Result<(), Error
 
 /// Adds the content of the archive to the database and the image store. Appends the keys of the images to `keys`.
 async fn read(
-    (schema, tables): (i64, &[(&'static str, &'static str)]),
     entries: &mut Entries<'_>,
     restore: &mut backups::Restore,
     blobs: &BlobStore,
@@ -207,13 +198,13 @@ async fn read(
     bar: &ProgressBar,
 ) -> Result<Manifest, Error> {
     let (mut found, mut sha256s) = (Manifest::default(), HashSet::new());
-    for (table, _) in tables {
-        found.rows.insert((*table).to_owned(), 0);
+    for (table, _) in TABLES {
+        found.rows.insert(table.to_owned(), 0);
     }
     loop {
         let mut entry = Entry::next(entries)?;
         let name = entry.kind.strip_prefix("tables/");
-        if let Some(&table) = tables.iter().find(|(table, _)| name == Some(table)) {
+        if let Some(table) = TABLES.into_iter().find(|(table, _)| name == Some(table)) {
             bar.set_message(table.0);
             let mut rows = restore.rows(table).await?;
             entry.read(async |piece| Ok(rows.add(piece).await?)).await?;
@@ -234,7 +225,7 @@ async fn read(
                 || !restore.has_rows(&manifest.rows).await?
                 || !restore.has_newest_position().await?
                 || !restore.has_keys(keys).await?
-                || !restore.set_sequences(schema, manifest.sequences).await?
+                || !restore.set_sequences(manifest.sequences).await?
             {
                 return Err(OTHER_CONTENT.into());
             }

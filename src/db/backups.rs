@@ -76,49 +76,28 @@ pub const TABLES: [(&str, &str); 16] = [
 /// Tables in which a migration adds a row.
 const TABLES_WITH_A_ROW: [&str; 2] = ["changes", "changes_clock"];
 
-/// Returns those of [`TABLES`] that a schema has.
-pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
-    let tables = TABLES.into_iter().filter(|(table, _)| {
-        let since = match *table {
-            "changes" | "new_changes" | "changes_clock" => 110,
-            "caller_usage" => 114,
-            "sample_pets" | "sample_orders" => 115,
-            "webhooks" | "webhook_retries" => 116,
-            _ => 0,
-        };
-        since <= schema
-    });
-    let columns = |(table, columns): (&'static str, &'static str)| match table {
-        "credentials" if schema < 119 => (table, columns.trim_end_matches(", name, rotated_at")),
-        _ => (table, columns),
-    };
-    tables.map(columns).collect()
-}
-
 /// Credentials in a backup. Sessions and access tokens are left out: they are short-lived, and one that was revoked after
 /// the backup would be valid again.
 const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
-/// Oldest schema of an archive that can be restored: that of the builds before the migrations began anew. The next is 0108.
-pub const OLDEST_SCHEMA: i64 = 26;
+/// Schema of the builds before the migrations began anew, which has the same tables.
+pub const OLDEST_SCHEMA: i64 = 119;
 
 /// Returns true if an archive of this schema can be restored into the `latest` one.
 pub fn is_known(schema: i64, latest: i64) -> bool {
-    schema == OLDEST_SCHEMA || (108..=latest).contains(&schema)
+    schema == OLDEST_SCHEMA || (210..=latest).contains(&schema)
 }
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use
-/// of limits (`limit_usage`); they hold an unfinished import; or they are only for a look (`webhook_attempts`).
-pub const OMITTED_TABLES: [&str; 10] = [
+/// of limits (`limit_usage`); or they are only for a look (`webhook_attempts`).
+pub const OMITTED_TABLES: [&str; 8] = [
     "_sqlx_migrations",
     "image_leftovers",
     "image_place",
     "image_renderings",
     "inventory_changes",
     "limit_usage",
-    "pet_import_rows",
-    "pet_imports",
     "pet_tags",
     "webhook_attempts",
 ];
@@ -133,12 +112,6 @@ pub const SEQUENCES: [&str; 7] = [
     "user_ids",
     "webhooks_id_seq",
 ];
-
-/// Returns those of [`SEQUENCES`] that a schema has.
-fn sequences_of(schema: i64) -> impl Iterator<Item = &'static str> {
-    let sequences = SEQUENCES.into_iter();
-    sequences.filter(move |name| *name != "webhooks_id_seq" || schema >= 116)
-}
 
 /// Advance of the sequences of ids by a restore, so that no id is given again that a client got after the backup.
 const IDS_AFTER_BACKUP: i64 = 1 << 20;
@@ -257,12 +230,9 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// Begins a restore of some of [`TABLES`] into a database with the schema. Returns `None` if one of its tables has rows.
-    /// Other transactions can only read them until the end.
-    pub async fn begin(
-        mut connection: PgConnection,
-        restored: &[(&str, &str)],
-    ) -> Result<Option<Self>, Error> {
+    /// Begins a restore into a database with the schema. Returns `None` if one of its tables has rows. Other transactions can only
+    /// read them until the end.
+    pub async fn begin(mut connection: PgConnection) -> Result<Option<Self>, Error> {
         let tables = TABLES.map(|(table, _)| table).join(", ");
         let begin = format!(
             "begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0;
@@ -282,9 +252,7 @@ impl Restore {
         if has_rows {
             return Ok(None);
         }
-        // An archive of a schema without the record of changes has no rows to put in their place.
-        let restored = restored.iter().map(|(table, _)| *table);
-        for table in restored.filter(|table| TABLES_WITH_A_ROW.contains(table)) {
+        for table in TABLES_WITH_A_ROW {
             let delete = AssertSqlSafe(format!("delete from {table}"));
             connection.execute(delete).await?;
         }
@@ -344,12 +312,8 @@ impl Restore {
 
     /// Sets the sequences, so that no id or version of the backup is given again, and none that was given after it. Returns
     /// false if they are not those of the schema, or not in range.
-    pub async fn set_sequences(
-        &mut self,
-        schema: i64,
-        sequences: Sequences,
-    ) -> Result<bool, Error> {
-        let is_complete = sequences.keys().eq(sequences_of(schema));
+    pub async fn set_sequences(&mut self, sequences: Sequences) -> Result<bool, Error> {
+        let is_complete = sequences.keys().eq(SEQUENCES);
         let advanced = sequences.into_iter().map(|(name, value)| {
             let advance = match &*name {
                 "pet_versions" => VERSIONS_AFTER_BACKUP,

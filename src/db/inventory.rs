@@ -1,4 +1,4 @@
-//! Counts pets by status: sums up the differences that each change of pets records (`0106_orders_and_inventory.sql`).
+//! Counts pets by status: sums up the differences that each change of pets records (`0205_orders_and_inventory.sql`).
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::pet::Status;

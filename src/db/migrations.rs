@@ -27,7 +27,7 @@ fn migrator() -> Migrator {
 }
 
 /// First migration. The earlier ones, of builds before 0.1.0, had the same tables, but cannot be continued.
-const FIRST: i64 = 101;
+const FIRST: i64 = 201;
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK_KEY: i64 = 0x7065_7473_6d69_6772;

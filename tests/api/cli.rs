@@ -231,7 +231,7 @@ async fn migrate_check_lists_missing_migrations_and_changes_nothing() {
     for _ in 0..2 {
         let check = commands.run(&["migrate", "--check"]).await.is(1);
         assert!(
-            check.stdout.starts_with("missing 0101") && check.stderr.contains("migrate"),
+            check.stdout.starts_with("missing 0201") && check.stderr.contains("migrate"),
             "{check:?}"
         );
     }
@@ -243,7 +243,7 @@ async fn migrate_check_lists_missing_migrations_and_changes_nothing() {
         0
     );
     let done = commands.run(&["migrate"]).await.is(0);
-    assert!(done.stdout.starts_with("applied 0101"), "{done:?}");
+    assert!(done.stdout.starts_with("applied 0201"), "{done:?}");
     for arguments in [&["migrate", "--check"][..], &["migrate"]] {
         let output = commands.run(arguments).await.is(0);
         assert_eq!(output.stdout, "the schema is up to date\n");

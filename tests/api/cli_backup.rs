@@ -758,12 +758,12 @@ async fn backup_reports_lost_and_damaged_images() {
     store.run(&["backup", "a.tar"]).await.is(0);
 }
 
-/// An archive that the last build before migration 0101 has written.
+/// An archive that the last build before migration 0201 has written.
 #[tokio::test(flavor = "multi_thread")]
-async fn archive_of_schema_26_is_restored() {
-    const ARCHIVE: &[u8] = include_bytes!("backup_of_schema_0026.tar");
+async fn archive_of_schema_119_is_restored() {
+    const ARCHIVE: &[u8] = include_bytes!("backup_of_schema_0119.tar");
     /// Key of the caller `acme` in it.
-    const KEY: &str = "pik_nenPyVHMsBQWp0DhamUoFzAKzKlQCLTn49rMrG";
+    const KEY: &str = "pik_P9MBMF4xnlTTNkAI3UFpvUhNzIam23hP4WgYPL";
     let store = Store::empty().await;
     fs::write(store.home.path().join("a.tar"), ARCHIVE).expect("a file");
     store.run(&["restore", "a.tar"]).await.is(0);
@@ -782,13 +782,19 @@ async fn archive_of_schema_26_is_restored() {
     assert_eq!(rex, expected);
     assert_eq!(get("/pet/1").await.json()["name"], "Äda 🦊\t\\N");
     assert_eq!(get("/pet/findByTags?tags=big").await.ids(), [7]);
-    let counts = json!({"available": 1, "pending": 1, "sold": 1});
+    let counts = json!({"available": 2, "pending": 1, "sold": 0});
     assert_eq!(get("/store/inventory").await.json(), counts);
     let (_, path) = image.split_once("/api/v3").expect("a URL of the service");
     let bytes = app.anonymous(Method::GET, path).is(200).await;
     assert_eq!(bytes.body.len(), 73);
     let order = app.get("/store/order/1").is(200).await.json();
     assert_eq!(order["shipDate"], "2026-01-31T12:00:00Z");
+    let changes = app.get("/changes?kind=pet&limit=1000").is(200).await;
+    let changes = changes.json()["changes"].as_array().map(Vec::len);
+    assert_eq!(changes, Some(6), "three added, and three changed");
+    let webhooks = app.get("/admin/webhooks").is(200).await.json();
+    assert_eq!(webhooks[0]["url"], "https://receiver.invalid/pets");
+    assert_eq!(webhooks[0]["enabled"], false);
     let log_in = app.anonymous(Method::POST, "/user/login");
     let log_in = log_in.json(&json!({"username": "ada", "password": "correct horse"}));
     log_in.is(200).await;

@@ -8,7 +8,7 @@
 //! - A page ends early when its pets are large, so that memory is bounded for pets of any size. PostgreSQL leaves out the
 //!   large columns of the pets behind its end, whose size it knows without reading them.
 //!
-//! Triggers on `pets` keep `pet_tags` (migration 0103). Queries are public for the test that reads their plans.
+//! Triggers on `pets` keep `pet_tags` (migration 0203). Queries are public for the test that reads their plans.
 
 use std::sync::Arc;
 

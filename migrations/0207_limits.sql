@@ -1,14 +1,32 @@
--- Steps of the clock: behind one forward, the requests of the last 61 slices still count; and a day that the clock left is
--- resumed with its use. .github/decisions/0001-leased-slices.md states the algorithm.
+-- Use of the limits of callers: a replica leases requests of the current slice, one second of this database's clock.
+-- .github/decisions/0001-leased-slices.md states the algorithm.
 
-alter table limit_usage
-    -- UTC day that `day` was before, and its use.
-    add column left_day      date,
-    add column left_day_used bigint;
+create table limit_usage (
+    -- 'caller:7', or 'address:192.0.2.1' for an anonymous caller.
+    key           text      primary key,
+    -- UTC day that day_used counts.
+    day           date      not null default (now() at time zone 'utc')::date,
+    day_used      bigint    not null default 0,
+    -- UTC day that `day` was before a step of the clock, and its use: a day that the clock left is resumed.
+    left_day      date,
+    left_day_used bigint,
+    -- Newest slice, in seconds since 1970. Moves backward only if this clock is late by more than a slice.
+    slice         bigint    not null default 0,
+    -- Requests leased in each of the 61 slices up to `slice`, oldest first. Any 60 s touch at most 61 slices.
+    slices        integer[] not null default array_fill(0, array[61]),
+    -- Last statement of each replica, the latest first, of at most 32. Four elements each: replica (a random number),
+    -- number of the statement, its slice, its grant.
+    statements    bigint[]  not null default '{}'
+) with (fillfactor = 50);
 
--- As the function of 0108, with two more parameters. `latests`: latest slice that the clock can show unless it was set
--- forward, by the replica's own clock; beyond it, a row is returned as it is, with is_ahead. `last_befores`: last slice
--- before a step forward; what a row has used up to it counts as used now.
+create index limit_usage_by_day on limit_usage (day); -- for the purge
+
+-- Leases requests to callers. The keys must be sorted, so that two replicas never deadlock. In PL/pgSQL, because one
+-- statement of plain SQL takes twice as long. Each expression is prepared again in each transaction, so there are few;
+-- and variables cost less than a record.
+-- `latests`: latest slice that the clock can show unless it was set forward, by the replica's own clock; beyond it, a row is
+-- returned as it is, with is_ahead. `last_befores`: last slice before a step forward; what a row has used up to it counts as used
+-- now.
 create function lease_requests(
     keys text[], per_minutes bigint[], per_days bigint[], waitings bigint[], wanteds bigint[],
     returned_slices bigint[], returneds bigint[], replicas bigint[], numbers bigint[], unconfirmeds bigint[],
@@ -136,16 +154,14 @@ begin
     end loop;
 end $$;
 
--- For replicas of the previous release, during a rolling upgrade.
-create or replace function lease_requests(
-    keys text[], per_minutes bigint[], per_days bigint[], waitings bigint[], wanteds bigint[],
-    returned_slices bigint[], returneds bigint[], replicas bigint[], numbers bigint[], unconfirmeds bigint[]
-) returns table (
-    granted bigint, slice bigint, slice_ends_in double precision, slice_used bigint, last_slice_used bigint,
-    minute_used bigint, minute_frees_in double precision,
-    day_used bigint, day_ends_in double precision
-) language sql as $$
-    select granted, slice, slice_ends_in, slice_used, last_slice_used, minute_used, minute_frees_in, day_used, day_ends_in
-    from lease_requests(keys, per_minutes, per_days, waitings, wanteds, returned_slices, returneds, replicas, numbers,
-                        unconfirmeds, '{}', '{}')
-$$;
+-- Requests of callers by UTC day, for people. Without a foreign key: a caller may be deleted while its counts are written. Rows are
+-- updated each second, in the room that the fill factor leaves.
+create table caller_usage (
+    caller_id bigint not null,
+    day       date   not null,
+    admitted  bigint not null,
+    refused   bigint not null,
+    primary key (caller_id, day)
+) with (fillfactor = 50);
+
+create index caller_usage_by_day on caller_usage (day); -- for the purge

@@ -2,7 +2,8 @@
 
 create table callers (
     id          bigint generated always as identity primary key,
-    -- The caller of a user account is named 'user:' and the id of the account. No other caller may have such a name.
+    -- The caller of a user account is named 'user:' and the id of the account. No other caller may have such a name, nor that of
+    -- the command line in the record of changes, `operator`.
     name        text        not null,
     plan        text        not null,
     scopes      text[]      not null,
@@ -12,6 +13,11 @@ create table callers (
     constraint callers_name_unique unique (name),
     constraint callers_plan_known check (plan in ('free', 'pro', 'enterprise'))
 );
+
+-- Callers by the beginning of their names, compared by bytes.
+create index callers_by_name on callers (name collate "C");
+-- The administrators, of which one has to be left.
+create index callers_administrators on callers (id) where scopes @> '{admin}' and disabled_at is null;
 
 -- Secrets are stored as SHA-256 only: a generated one has at least 190 random bits, so it cannot be guessed from its
 -- hash, and a lookup is one access to an index.
@@ -33,6 +39,10 @@ create table credentials (
     -- OAuth client of an access token.
     issued_by    bigint references credentials on delete cascade,
     last_used_at timestamptz,
+    -- Name of an API key, for people.
+    name         text,
+    -- Time at which another key replaced it: a key has one successor.
+    rotated_at   timestamptz,
     constraint credentials_hash_unique unique (hash),
     constraint credentials_hash_is_sha256 check (octet_length(hash) = 32),
     constraint credentials_kind_known check (kind in ('api_key', 'client_secret', 'access_token', 'session')),
@@ -43,6 +53,8 @@ create table credentials (
 );
 
 create index credentials_by_caller on credentials (caller_id);
+-- For lists of the keys, clients and sessions of all callers.
+create index credentials_by_kind on credentials (kind, id);
 create index credentials_by_issuer on credentials (issued_by) where issued_by is not null;
 -- For the purges of expired access tokens and sessions.
 create index credentials_access_tokens_by_expiry on credentials (expires_at) where kind = 'access_token';

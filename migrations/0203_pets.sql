@@ -1,4 +1,4 @@
--- Pets, and the names of their tags for searches.
+-- Pets, with the names of their tags and their folded names for searches.
 
 -- Ids that the service assigns. Clients may choose any id of the same range; an insert skips those in use.
 create sequence pet_ids as bigint minvalue 1 maxvalue 9007199254740991;
@@ -10,15 +10,18 @@ create function pet_tag_names(tags jsonb) returns text[] language sql immutable 
     as $$ select array(select tag ->> 'name' from jsonb_array_elements(tags) as tag) $$;
 
 create table pets (
-    id         bigint primary key,
-    version    bigint not null default nextval('pet_versions'),
-    status     text   not null,
-    name       text   not null,
+    id          bigint primary key,
+    version     bigint not null default nextval('pet_versions'),
+    status      text   not null,
+    name        text   not null,
     -- Category and tags are stored as the client sent them, since nothing else refers to them.
-    category   jsonb,
-    photo_urls text[] not null,
-    tags       jsonb  not null,
-    tag_names  text[] not null generated always as (pet_tag_names(tags)) stored,
+    category    jsonb,
+    photo_urls  text[] not null,
+    tags        jsonb  not null,
+    tag_names   text[] not null generated always as (pet_tag_names(tags)) stored,
+    -- The name without case, as the service folds it: lower() depends on the locale of the database. Null until the service has
+    -- folded it: for pets that plain SQL or a restore has added.
+    folded_name text collate "C",
     constraint pets_id_in_range check (id between 1 and 9007199254740991),
     constraint pets_status_known check (status in ('available', 'pending', 'sold')),
     constraint pets_name_length check (char_length(name) between 1 and 255)
@@ -29,6 +32,18 @@ alter table pets alter column photo_urls set storage external, alter column tags
 
 -- A search names the status and the id together, so that no other index can be used for it.
 create index pets_by_status on pets (status, id);
+-- For searches by a prefix of the name. An expression, so that no other index has its order.
+create index pets_by_name on pets ((status || ':' || folded_name), id);
+
+-- A name that is changed without its folded form is folded again. Ours are changed together; lower() only tells if both forms
+-- may rightly be the same.
+create function forget_folded_name() returns trigger language plpgsql as $$ begin
+    new.folded_name := null;
+    return new;
+end $$;
+create trigger pets_renamed before update of name on pets for each row
+    when (new.name <> old.name and new.folded_name is not distinct from old.folded_name and lower(new.name) <> lower(old.name))
+    execute function forget_folded_name();
 
 -- Names of tags in the order of a search, which reads one range of the primary key per name, no longer than its page.
 -- Statement triggers maintain the table, so that changes by plain SQL are included.
