@@ -483,12 +483,7 @@ impl From<Exhausted> for Error {
 
 impl From<renderings::Error> for Error {
     fn from(error: renderings::Error) -> Self {
-        match error {
-            renderings::Error::Undecodable(_) => {
-                Self::NotFound("a rendering of this image, which cannot be decoded,".into())
-            }
-            renderings::Error::Panicked(_) | renderings::Error::Thread(_) => Self::internal(error),
-        }
+        Self::internal(error)
     }
 }
 

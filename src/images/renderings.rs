@@ -3,8 +3,7 @@
 //! Invariants:
 //! - Only this module decodes pixels, and not on async threads.
 //! - Decoding is bounded: by the configured memory, and by half of the cores.
-//! - Clients are served in turn ([`super::client_queues`]).
-//! - The output has the orientation applied. Its only metadata is the colour profile, which keeps the colours right.
+//! - The output has the orientation applied. Its only metadata is a small colour profile; a large one is applied.
 
 use std::{
     borrow::Cow,
@@ -16,22 +15,18 @@ use std::{
 };
 
 use bytes::Bytes;
+use fast_image_resize::{FilterType, MulDiv, ResizeAlg, ResizeOptions, Resizer};
 use image::{
-    ColorType, DynamicImage, ImageBuffer, ImageDecoder, ImageEncoder, ImageError, ImageFormat,
-    ImageReader, ImageResult, Limits,
+    DynamicImage, ImageBuffer, ImageDecoder, ImageEncoder, ImageFormat, ImageReader, ImageResult,
+    Limits,
     codecs::{jpeg::JpegEncoder, png::PngEncoder},
-    error::{ImageFormatHint, LimitError, LimitErrorKind, UnsupportedError, UnsupportedErrorKind},
-    imageops::FilterType,
     metadata::Orientation,
 };
 use moka::{policy::EvictionPolicy, sync::Cache};
+use moxcms::{ColorProfile, Layout, TransformOptions};
 use tokio::sync::{Mutex, MutexGuard, Semaphore, oneshot};
 use tracing::Instrument;
 
-use super::{
-    client_queues::{ClientQueues, Head},
-    webp_codes,
-};
 use crate::{
     domain::image::{Facts, ImageType, RenderingWidth},
     trace_context,
@@ -43,24 +38,34 @@ const LOCKS: usize = 64;
 const REMEMBERED: u64 = 1_024;
 /// JPEG quality, of 100.
 const JPEG_QUALITY: u8 = 85;
-/// Maximum size in bytes of a colour profile that is kept.
-const MAX_PROFILE: usize = 16 << 10;
-/// Maximum size in bytes of a PNG chunk of metadata that is read.
-const MAX_METADATA: usize = 64 << 10;
+/// Maximum size in bytes of a colour profile that is kept. A larger one would outweigh the pixels of most renderings.
+const MAX_KEPT_PROFILE: usize = 16 << 10;
+/// Maximum size in bytes of a colour profile that is applied.
+const MAX_PROFILE: usize = 1 << 20;
+/// Maximum size in bytes of the EXIF chunk of a PNG that is read.
+const MAX_EXIF: usize = 64 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Rendering failure.
+/// Failure to start the thread of a rendering.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The pixels cannot be decoded, or need more memory than there is.
-    #[error("the image cannot be decoded: {0}")]
-    Undecodable(String),
-    /// A decoder or this module panicked.
-    #[error("the image decoder panicked")]
-    Panicked(#[from] oneshot::error::RecvError),
-    /// There is no thread for the work.
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
+#[error("cannot start a thread: {0}")]
+pub struct Error(io::Error);
+
+/// Reason for which an image cannot be made smaller.
+#[derive(Debug, thiserror::Error)]
+enum Undecodable {
+    /// The decoder `image-webp` 0.2.4 does not bound the memory of the codes: 1.4 GB for a file of 3.8 MB and 16×16 pixels.
+    #[error("it has prefix codes of lossless WebP")]
+    PrefixCodes,
+    /// The decoder or the encoder failed.
+    #[error(transparent)]
+    Image(#[from] image::ImageError),
+    /// The resizer failed.
+    #[error(transparent)]
+    Resize(#[from] fast_image_resize::ResizeError),
+    /// The resizer failed to multiply or divide by the alpha channel.
+    #[error(transparent)]
+    Alpha(#[from] fast_image_resize::ImageError),
 }
 
 /// Renderer of images. Clones share its limits.
@@ -72,8 +77,6 @@ pub struct Renderer {
     /// Permits for half of the cores; the others remain free for other requests.
     cores: Arc<Semaphore>,
     locks: Arc<[Mutex<()>; LOCKS]>,
-    /// Queues of the clients that have renderings waiting.
-    pub client_queues: ClientQueues,
     /// Keys of images that could not be decoded, and are not tried again.
     undecodable: Cache<String, ()>,
 }
@@ -97,7 +100,6 @@ impl Renderer {
             budget,
             cores: Arc::new(Semaphore::new(cores.max(1))),
             locks: Arc::new([const { Mutex::const_new(()) }; LOCKS]),
-            client_queues: ClientQueues::default(),
             undecodable: Cache::builder()
                 .max_capacity(REMEMBERED)
                 .eviction_policy(EvictionPolicy::lru())
@@ -113,28 +115,25 @@ impl Renderer {
         self.locks[lock].lock().await
     }
 
-    /// Makes an image at most `width` wide, never larger than it is. `original` returns its bytes, and is awaited once
-    /// there is memory for them; `key` identifies them.
+    /// Returns true if an image needs more memory than there is, or could not be decoded before.
+    pub fn is_undecodable(&self, key: &str, facts: Facts, width: RenderingWidth) -> bool {
+        memory_for(facts, width) > self.budget || self.undecodable.contains_key(key)
+    }
+
+    /// Makes an image at most `width` wide, never larger than it is, or returns `None` if it cannot be decoded. `original`
+    /// returns its bytes, and is awaited once there is memory for them; `key` identifies them.
     pub async fn render<E: From<Error>>(
         &self,
         key: &str,
         facts: Facts,
         width: RenderingWidth,
-        head: Head,
         original: impl Future<Output = Result<Bytes, E>>,
-    ) -> Result<Rendered, E> {
-        if self.undecodable.contains_key(key) {
-            return Err(Error::Undecodable("an earlier attempt failed".into()).into());
+    ) -> Result<Option<Rendered>, E> {
+        if self.is_undecodable(key, facts, width) {
+            return Ok(None);
         }
-        let needed = memory_for(facts, width);
-        if needed > self.budget {
-            let reason =
-                format!("it needs {needed} MiB of memory, more than images.rendering_memory");
-            return Err(Error::Undecodable(reason).into());
-        }
-        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+        let needed = u32::try_from(memory_for(facts, width)).unwrap_or(u32::MAX);
         let core = Arc::clone(&self.cores).acquire_owned().await;
-        drop(head);
         let memory = Arc::clone(&self.memory).acquire_many_owned(needed).await;
         let bytes = original.await?;
         let work = move || {
@@ -149,7 +148,7 @@ impl Renderer {
         let (sender, done) = oneshot::channel();
         // In a thread of its own: the allocator keeps what a thread frees for that thread, and this one ends.
         let started = thread::Builder::new().spawn(move || drop(sender.send(work())));
-        started.map_err(Error::Thread)?;
+        started.map_err(Error)?;
         let done = done.instrument(span).await;
         let result = match &done {
             Ok(Ok(_)) => "ok",
@@ -158,17 +157,16 @@ impl Renderer {
         };
         metrics::counter!("images_rendered_total", "result" => result).increment(1);
         match done {
-            Ok(Ok(rendered)) => Ok(rendered),
+            Ok(Ok(rendered)) => return Ok(Some(rendered)),
             Ok(Err(error)) => {
-                tracing::warn!(key, %error, "failed to decode an image; not retrying it");
-                self.undecodable.insert(key.to_owned(), ());
-                Err(Error::Undecodable(error.to_string()).into())
+                tracing::info!(key, %error, "failed to decode an image; serving the original");
             }
-            Err(panic) => {
-                tracing::error!(key, error = %panic, "image decoder panicked");
-                Err(Error::Panicked(panic).into())
+            Err(_) => {
+                tracing::error!(key, "image decoder panicked; serving the original");
             }
         }
+        self.undecodable.insert(key.to_owned(), ());
+        Ok(None)
     }
 }
 
@@ -179,36 +177,34 @@ fn pixels(facts: Facts) -> u64 {
 /// Returns the maximum memory for decoding and shrinking an image, without its file, in MiB.
 fn memory_for(facts: Facts, wanted: RenderingWidth) -> u64 {
     let pixels = pixels(facts);
-    let decoding = match facts.kind {
-        // 16 bits per channel, and a copy with 8: the allocator shrinks a block by copying it.
-        ImageType::Png => 12,
-        // The coefficients of a progressive JPEG in up to four channels, and three channels of pixels.
-        ImageType::Jpeg => 11,
-        // A canvas, a frame that is drawn on it, and a copy of the result.
-        ImageType::Gif | ImageType::WebP => 12,
-    };
-    // Lanczos first scales the columns, in floats. The orientation is not known yet.
+    // The image with one of its sides shrunk, and the result, are not larger. The orientation is not known yet.
     let columns = u64::from(wanted.get()) * u64::from(facts.width.max(facts.height));
-    let shrinking = 4 * pixels + 20 * columns.min(pixels);
-    (pixels * decoding).max(shrinking).div_ceil(MIB)
+    let bytes = match facts.kind {
+        // 16 bits per channel.
+        ImageType::Png => 8 * pixels + 16 * columns.min(pixels),
+        // The coefficients of a progressive JPEG in up to four channels, and three channels of pixels.
+        ImageType::Jpeg => 11 * pixels,
+        // A canvas, a frame that is drawn on it, and a copy of the result. Shrinking 8 bits per channel takes no more.
+        ImageType::Gif | ImageType::WebP => 12 * pixels,
+    };
+    bytes.div_ceil(MIB)
 }
 
-fn render(bytes: &[u8], facts: Facts, width: RenderingWidth) -> Result<Rendered, ImageError> {
+fn render(bytes: &[u8], facts: Facts, width: RenderingWidth) -> Result<Rendered, Undecodable> {
     let format = match facts.kind {
         ImageType::Png => ImageFormat::Png,
         ImageType::Jpeg => ImageFormat::Jpeg,
         ImageType::Gif => ImageFormat::Gif,
         ImageType::WebP => ImageFormat::WebP,
     };
-    if facts.kind == ImageType::WebP && webp_codes::exceed_memory(bytes, facts) {
-        let kind = LimitErrorKind::InsufficientMemory;
-        return Err(ImageError::Limits(LimitError::from_kind(kind)));
-    }
     // PNG: metadata and a line of pixels. GIF: a frame, which is not larger than its canvas. The others have no limit.
     let (bytes, max_alloc) = match facts.kind {
         ImageType::Png => (Cow::from(without_unused_chunks(bytes)), 2 * MIB),
         _ => (Cow::from(without_trailing_chunks(bytes)), 4 * pixels(facts)),
     };
+    if facts.kind == ImageType::WebP && has_prefix_codes(&bytes) {
+        return Err(Undecodable::PrefixCodes);
+    }
     let mut reader = ImageReader::with_format(Cursor::new(&*bytes), format);
     let mut limits = Limits::default();
     limits.max_image_width = Some(facts.width);
@@ -216,11 +212,53 @@ fn render(bytes: &[u8], facts: Facts, width: RenderingWidth) -> Result<Rendered,
     limits.max_alloc = Some(max_alloc);
     reader.limits(limits);
     let mut decoder = reader.into_decoder()?;
-    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let orientation = orientation(&mut decoder);
     let profile = decoder.icc_profile().ok().flatten();
-    let mut image = shrink(decode(decoder)?, orientation, width);
+    let image = shrink(DynamicImage::from_decoder(decoder)?, orientation, width)?;
+    let lossy = match facts.kind {
+        ImageType::Jpeg => true,
+        ImageType::WebP => !image.color().has_alpha(),
+        ImageType::Png | ImageType::Gif => false,
+    };
+    let mut image = with_8_bits(image);
     image.apply_orientation(orientation);
-    encode(&image, facts.kind, profile)
+    // A profile for other channels than the written ones would be wrong.
+    let channels: &[u8] = if image.color().has_color() {
+        b"RGB "
+    } else {
+        b"GRAY"
+    };
+    let mut profile = profile.filter(|it| it.get(16..20).is_some_and(|it| it == channels));
+    if let Some(large) = profile.take_if(|profile| profile.len() > MAX_KEPT_PROFILE) {
+        // Programs ignore a profile that is invalid.
+        image = converted_to_srgb(&image, &large).unwrap_or(image);
+    }
+    Ok(encode(&image, lossy, profile)?)
+}
+
+/// Returns true if a WebP has a chunk with prefix codes (RFC 9649 §3): pixels or an alpha channel without losses.
+fn has_prefix_codes(webp: &[u8]) -> bool {
+    let mut rest = webp.get(12..).unwrap_or_default();
+    while let Some(([kind @ .., a, b, c, d], data)) = rest.split_first_chunk::<8>() {
+        let length = usize::try_from(u32::from_le_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
+        let skipped = match kind {
+            b"VP8L" => return true,
+            b"ALPH" if data.first().is_some_and(|flags| flags & 3 == 1) => return true,
+            // The chunks of a frame follow its header.
+            b"ANMF" => 16,
+            _ => length.saturating_add(length % 2),
+        };
+        rest = data.get(skipped..).unwrap_or_default();
+    }
+    false
+}
+
+/// Returns the orientation in the EXIF data. The chunk of a WebP may begin like the segment of a JPEG, which its decoder does
+/// not expect.
+fn orientation(decoder: &mut impl ImageDecoder) -> Orientation {
+    let exif = decoder.exif_metadata().ok().flatten().unwrap_or_default();
+    let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(&exif);
+    Orientation::from_exif_chunk(exif).unwrap_or(Orientation::NoTransforms)
 }
 
 /// Copies the chunks of a PNG that a rendering needs. The others may be large, or frames of an animation.
@@ -236,7 +274,8 @@ fn without_unused_chunks(png: &[u8]) -> Vec<u8> {
         };
         let is_needed = match kind {
             b"IHDR" | b"PLTE" | b"tRNS" | b"IDAT" | b"IEND" => true,
-            b"iCCP" | b"eXIf" => length <= MAX_METADATA,
+            b"iCCP" => length <= MAX_PROFILE,
+            b"eXIf" => length <= MAX_EXIF,
             _ => false,
         };
         if is_needed {
@@ -257,48 +296,12 @@ fn without_trailing_chunks(bytes: &[u8]) -> &[u8] {
     usize::try_from(end).map_or(bytes, |end| &bytes[..end.min(bytes.len())])
 }
 
-/// Decodes an image to 8 bits per channel. The output has no more, and this halves the memory.
-fn decode(decoder: impl ImageDecoder) -> ImageResult<DynamicImage> {
-    use ColorType as C;
-    use UnsupportedErrorKind as Kind;
-    let (w, h) = decoder.dimensions();
-    let colour = decoder.color_type();
-    let too_large =
-        || ImageError::Limits(LimitError::from_kind(LimitErrorKind::InsufficientMemory));
-    let size = usize::try_from(decoder.total_bytes()).map_err(|_| too_large())?;
-    let mut pixels = vec![0; size];
-    decoder.read_image(&mut pixels)?;
-    if matches!(colour, C::L16 | C::La16 | C::Rgb16 | C::Rgba16) {
-        halve(&mut pixels);
-    }
-    let image = match colour {
-        C::L8 | C::L16 => ImageBuffer::from_raw(w, h, pixels).map(DynamicImage::ImageLuma8),
-        C::La8 | C::La16 => ImageBuffer::from_raw(w, h, pixels).map(DynamicImage::ImageLumaA8),
-        C::Rgb8 | C::Rgb16 => ImageBuffer::from_raw(w, h, pixels).map(DynamicImage::ImageRgb8),
-        C::Rgba8 | C::Rgba16 => ImageBuffer::from_raw(w, h, pixels).map(DynamicImage::ImageRgba8),
-        other => {
-            let (format, kind) = (ImageFormatHint::Unknown, Kind::Color(other.into()));
-            let error = UnsupportedError::from_format_and_kind(format, kind);
-            return Err(ImageError::Unsupported(error));
-        }
-    };
-    image.ok_or_else(too_large)
-}
-
-/// Converts 16-bit channels to 8 bits, in place.
-fn halve(pixels: &mut Vec<u8>) {
-    let length = pixels.len() / 2;
-    for at in 0..length {
-        let value = u16::from_ne_bytes([pixels[2 * at], pixels[2 * at + 1]]);
-        // Rounded: 65,535 is 255 times 257.
-        pixels[at] = u8::try_from((u32::from(value) + 128) / 257).unwrap_or(u8::MAX);
-    }
-    pixels.truncate(length);
-    pixels.shrink_to_fit();
-}
-
 /// Shrinks an image to a width, measured after the orientation is applied. The aspect ratio stays.
-fn shrink(image: DynamicImage, orientation: Orientation, width: RenderingWidth) -> DynamicImage {
+fn shrink(
+    mut image: DynamicImage,
+    orientation: Orientation,
+    width: RenderingWidth,
+) -> Result<DynamicImage, Undecodable> {
     use Orientation as O;
     let is_on_its_side = match orientation {
         O::NoTransforms | O::Rotate180 | O::FlipHorizontal | O::FlipVertical => false,
@@ -307,54 +310,80 @@ fn shrink(image: DynamicImage, orientation: Orientation, width: RenderingWidth) 
     let (w, h) = (image.width(), image.height());
     let (wanted, seen_width) = (width.get(), if is_on_its_side { h } else { w });
     if wanted >= seen_width {
-        return image;
+        return Ok(image);
     }
     let scaled = |side: u32| {
         let exact = u64::from(side) * u64::from(wanted);
         let rounded = (exact + u64::from(seen_width) / 2) / u64::from(seen_width);
         u32::try_from(rounded.max(1)).unwrap_or(side)
     };
-    let (width, height) = (scaled(w), scaled(h));
-    // Lanczos works on floats, which take four times the memory. Averaging down to twice the size first has no visible
-    // effect.
-    let halfway = if w / 4 >= width && h / 4 >= height {
-        image.thumbnail_exact(width * 2, height * 2)
+    let mut small = DynamicImage::new(scaled(w), scaled(h), image.color());
+    let has_alpha = image.color().has_alpha();
+    // Transparent pixels must not lend their colour to others. In place, since the resizer would copy the image.
+    if has_alpha {
+        MulDiv::new().multiply_alpha_inplace(&mut image)?;
+    }
+    // Lanczos exceeds the range of values beside edges. Where only the alpha channel is cut off, colours would be brighter.
+    let filter = if has_alpha {
+        FilterType::Hamming
     } else {
-        image
+        FilterType::Lanczos3
     };
-    halfway.resize_exact(width, height, FilterType::Lanczos3)
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter));
+    Resizer::new().resize(&image, &mut small, &options.use_alpha(false))?;
+    if has_alpha {
+        MulDiv::new().divide_alpha_inplace(&mut small)?;
+    }
+    Ok(small)
 }
 
-/// Encodes JPEG and opaque WebP images as JPEG, and all others as PNG.
-fn encode(
-    image: &DynamicImage,
-    kind: ImageType,
-    profile: Option<Vec<u8>>,
-) -> Result<Rendered, ImageError> {
+/// Converts channels to 8 bits.
+fn with_8_bits(image: DynamicImage) -> DynamicImage {
     let colour = image.color();
-    let lossy = match kind {
-        ImageType::Jpeg => true,
-        ImageType::WebP => !colour.has_alpha(),
-        ImageType::Png | ImageType::Gif => false,
+    match (colour.has_color(), colour.has_alpha()) {
+        (true, true) => image.into_rgba8().into(),
+        (true, false) => image.into_rgb8().into(),
+        (false, true) => image.into_luma_alpha8().into(),
+        (false, false) => image.into_luma8().into(),
+    }
+}
+
+/// Converts the colours of an image with 8 bits per channel. Returns `None` if the profile is invalid.
+fn converted_to_srgb(image: &DynamicImage, profile: &[u8]) -> Option<DynamicImage> {
+    if profile.len() > MAX_PROFILE {
+        return None;
+    }
+    let profile = ColorProfile::new_from_slice(profile).ok()?;
+    let colour = image.color();
+    let (from, to) = match (colour.has_color(), colour.has_alpha()) {
+        (true, true) => (Layout::Rgba, Layout::Rgba),
+        (true, false) => (Layout::Rgb, Layout::Rgb),
+        (false, true) => (Layout::GrayAlpha, Layout::Rgba),
+        (false, false) => (Layout::Gray, Layout::Rgb),
     };
-    let image = match (colour.has_color(), colour.has_alpha() && !lossy) {
-        (true, true) => DynamicImage::from(image.to_rgba8()),
-        (true, false) => image.to_rgb8().into(),
-        (false, true) => image.to_luma_alpha8().into(),
-        (false, false) => image.to_luma8().into(),
-    };
-    // A profile for other channels than the written ones would be wrong.
-    let channels: &[u8] = if colour.has_color() { b"RGB " } else { b"GRAY" };
-    let profile = profile.filter(|profile| {
-        profile.len() <= MAX_PROFILE && profile.get(16..20).is_some_and(|it| it == channels)
-    });
+    let (srgb, options) = (ColorProfile::new_srgb(), TransformOptions::default());
+    let transform = profile
+        .create_transform_8bit(from, &srgb, to, options)
+        .ok()?;
+    let (width, height) = (image.width(), image.height());
+    let mut pixels = vec![0; width as usize * height as usize * to.channels()];
+    transform.transform(image.as_bytes(), &mut pixels).ok()?;
+    if colour.has_alpha() {
+        ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageRgba8)
+    } else {
+        ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageRgb8)
+    }
+}
+
+/// Encodes an image as JPEG or as PNG.
+fn encode(image: &DynamicImage, lossy: bool, profile: Option<Vec<u8>>) -> ImageResult<Rendered> {
     let mut bytes = Vec::new();
     let kind = if lossy {
         let encoder = JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY);
-        write_with_profile(&image, encoder, profile)?;
+        write_with_profile(image, encoder, profile)?;
         ImageType::Jpeg
     } else {
-        write_with_profile(&image, PngEncoder::new(&mut bytes), profile)?;
+        write_with_profile(image, PngEncoder::new(&mut bytes), profile)?;
         ImageType::Png
     };
     let bytes = bytes.into();
@@ -388,13 +417,5 @@ mod tests {
             };
             assert!(memory_for(facts, wanted) <= 768, "{kind:?}");
         }
-    }
-
-    #[test]
-    fn sixteen_bits_are_rounded_to_eight() {
-        let values = [0_u16, 128, 129, 257, 32_768, 65_407, 65_535];
-        let mut pixels: Vec<u8> = values.into_iter().flat_map(u16::to_ne_bytes).collect();
-        halve(&mut pixels);
-        assert_eq!(pixels, [0, 0, 1, 1, 128, 255, 255]);
     }
 }

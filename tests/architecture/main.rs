@@ -59,7 +59,7 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["governor"], &["limits"]),
     (&["sqlx"], &["db", "embedded_postgres"]),
     (&["object_store"], &["blob_store"]),
-    (&["image"], &["images"]),
+    (&["fast_image_resize", "image", "moxcms"], &["images"]),
     (&["std::env"], &["config"]),
 ];
 

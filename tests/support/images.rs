@@ -148,83 +148,14 @@ pub fn webp(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::WebP)
 }
 
-/// Appends the lowest `count` bits of a value, from the least significant one.
-fn put(bits: &mut Vec<bool>, value: usize, count: usize) {
-    bits.extend((0..count).map(|bit| value >> bit & 1 == 1));
+/// Returns a lossy WebP of [`gradient`] with 400×300 pixels, which has one chunk. The crate `image` only writes lossless ones.
+pub fn lossy_webp() -> Vec<u8> {
+    include_bytes!("pictures/gradient.webp").to_vec()
 }
 
-/// Returns a lossless image of 16×16 pixels as far as its prefix codes: 65,536 groups of five, of 4 KB each.
-pub fn vp8l_with_many_codes() -> Vec<u8> {
-    /// Lengths of the codes for the lengths 1 to 10, in bits.
-    const LENGTHS: [usize; 10] = [3, 3, 3, 3, 3, 4, 4, 4, 4, 3];
-    let mut code = Vec::new();
-    put(&mut code, 0, 1);
-    put(&mut code, 10, 4);
-    // In the order of RFC 9649, §3.7.2.1.
-    for length in [17, 18, 0, 1, 2, 3, 4, 5, 16, 6, 7, 8, 9, 10] {
-        let bits = (1..=10).contains(&length).then(|| LENGTHS[length - 1]);
-        put(&mut code, bits.unwrap_or_default(), 3);
-    }
-    // 11 symbols, with the lengths 1 to 10 and 10 again.
-    put(&mut code, 1 | 1 << 1 | 9 << 4, 8);
-    for length in (1..=10).chain([10]) {
-        let shorter = |other: &usize| {
-            let (bits, own) = (LENGTHS[*other], LENGTHS[length - 1]);
-            bits < own || bits == own && *other < length - 1
-        };
-        let number: usize = (0..10)
-            .filter(shorter)
-            .map(|other| 1 << (4 - LENGTHS[other]))
-            .sum();
-        let bits = LENGTHS[length - 1];
-        let number = number >> (4 - bits);
-        (0..bits)
-            .rev()
-            .for_each(|bit| put(&mut code, number >> bit & 1, 1));
-    }
-    vp8l_of_groups(0, &code.repeat(5))
-}
-
-/// Returns such an image with a cache of 2^`cache` colours, and with a code without a symbol in each group: 18 bits, which
-/// stand for as many lengths as there are colours.
-pub fn vp8l_with_empty_codes(cache: usize) -> Vec<u8> {
-    let mut group = Vec::new();
-    // Of the lengths, only 0 occurs, and so takes no bits.
-    put(&mut group, 0, 1 + 4);
-    put(&mut group, 1 << 6, 3 * 4);
-    put(&mut group, 0, 1);
-    (0..4).for_each(|_| put(&mut group, 1, 4));
-    vp8l_of_groups(cache, &group)
-}
-
-/// Returns a lossless image of 16×16 pixels as far as its prefix codes: 65,536 times the same group.
-fn vp8l_of_groups(cache: usize, group: &[bool]) -> Vec<u8> {
-    let mut bits = Vec::new();
-    // The sizes, and no transforms.
-    for (value, count) in [(0x2F, 8), (15, 14), (15, 14), (0, 4), (0, 1)] {
-        put(&mut bits, value, count);
-    }
-    if cache == 0 {
-        put(&mut bits, 0, 1);
-    } else {
-        put(&mut bits, 1 | cache << 1, 5);
-    }
-    // An image with the number of a group for each 4×4 pixels, without a cache.
-    put(&mut bits, 1, 1 + 3 + 1);
-    // Codes with one symbol: 255 for red and green, 0 for the others.
-    for (value, count) in [
-        (0b101 | 255 << 3, 11),
-        (0b101 | 255 << 3, 11),
-        (1, 4),
-        (1, 4),
-        (1, 4),
-    ] {
-        put(&mut bits, value, count);
-    }
-    (0..65_536).for_each(|_| bits.extend_from_slice(group));
-    let byte = |bits: &[bool]| bits.iter().rfold(0, |byte, bit| byte << 1 | u8::from(*bit));
-    let data: Vec<u8> = bits.chunks(8).map(byte).collect();
-    webp_chunk(*b"VP8L", &[&data])
+/// Returns a lossy WebP with 2,048×2,048 pixels of one colour.
+pub fn large_lossy_webp() -> Vec<u8> {
+    include_bytes!("pictures/flat_2048.webp").to_vec()
 }
 
 /// Returns a chunk of a WebP.

@@ -11,6 +11,7 @@ use axum::{
     http::{HeaderMap, HeaderName, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use tracing::Instrument as _;
 
 use super::{
     range::requested_range,
@@ -27,15 +28,14 @@ use crate::{
     },
     blob_store,
     db::{
-        self, Connection, Database,
-        images::{Content, ContentHash, Rendering},
+        self, Connection,
+        images::{Content, ContentHash, Image, Rendering},
     },
     domain::{
         address::AddressKey,
         id::PetId,
         image::{ImageId, RenderingWidth},
     },
-    images::client_queues::Head,
 };
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
@@ -45,9 +45,10 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 ///
 /// Needs no credential: the identifier is 128 random bits, and pages show images with `<img>`. With `width`, returns a
 /// rendering of at most that width and never wider than the image, upright and without metadata: a JPEG for a JPEG or
-/// for a WebP without transparency, else a PNG. Renderings are 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-/// 1536 or 2048 pixels wide; a width between two of these is rounded down. Bytes never change, so they can be cached
-/// forever.
+/// for a WebP without transparency, else a PNG. A rendering of an animation is its first frame. Renderings are 16, 32, 48,
+/// 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536 or 2048 pixels wide; a width between two of these is rounded down. An
+/// image that cannot be made smaller is returned as it is, as without `width`: one with invalid pixels, and a WebP with
+/// lossless pixels or transparency. Bytes never change, so they can be cached forever.
 #[utoipa::path(
     get, path = "/pet/{petId}/images/{imageId}", operation_id = "getImage", tag = "pet", security(()),
     params(
@@ -66,7 +67,7 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
             headers(("ETag"), ("Accept-Ranges"), ("Content-Range"), ("Content-Disposition"), ("Content-Security-Policy"),
                 ("Cross-Origin-Resource-Policy"), ("X-Content-Type-Options"))),
         (status = 304, description = "The client already has the image.", headers(("ETag"))),
-        (status = 404, description = "There is no such pet, it has no such image, or the image cannot be decoded for a rendering."),
+        (status = 404, description = "There is no such pet, or it has no such image."),
         (status = 416, description = "The range begins after the end of the image.", headers(("Content-Range"))),
     ),
 )]
@@ -83,13 +84,16 @@ pub(super) async fn get(
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
     let content = async || {
-        let find = async |connection: &mut Connection| db::images::find(connection, pet, id).await;
-        let image = state.database.run(find).await?;
+        let image = find(&state, request.client_address(), pet, id).await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
         Ok::<_, Error>(image.content)
     };
     let attempt = async |content: Content| {
-        let Some(width) = width else {
+        let made = match width {
+            Some(width) => rendering(&state, request.client_address(), &content, width).await?,
+            None => None,
+        };
+        let Some(made) = made else {
             let tag = entity_tag(&content);
             let original = Rendering {
                 key: content.key,
@@ -107,7 +111,6 @@ pub(super) async fn get(
             )
             .await;
         };
-        let made = rendering(&state, request.client_address(), content, width).await?;
         // A rendering that is created again may have other bytes (of a later release), but also has another key.
         let tag = made.key.rsplit('/').next().unwrap_or_default();
         let sent = respond(&state, &request, &made, tag, &conditions, &method, &headers).await;
@@ -147,55 +150,95 @@ pub(super) fn no_such_image(id: ImageId) -> Error {
     Error::NotFound(format!("image {id} of this pet"))
 }
 
-/// Returns the rendering of an image, and creates it if it does not exist yet.
+/// Returns the rendering of an image, and creates it if it does not exist yet. Returns `None` if the image cannot be decoded.
 async fn rendering(
     state: &AppState,
     address: Option<AddressKey>,
-    content: Content,
+    content: &Content,
     width: RenderingWidth,
-) -> Result<Rendering, Error> {
-    let found = find_rendering(&state.database, &content.sha256, width).await?;
-    if let Some(rendering) = found {
-        return Ok(rendering);
+) -> Result<Option<Rendering>, Error> {
+    let found = find_rendering(state, address, content.sha256, width).await?;
+    if found.is_some()
+        || state
+            .renderer
+            .is_undecodable(&content.key, content.facts, width)
+    {
+        return Ok(found);
     }
     let share = state.concurrency.renderings.take(address, 1)?;
-    let state = state.clone();
+    let (state, content) = (state.clone(), content.clone());
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {
         let _share = share;
-        // Before the lock, so that no other client waits for a rendering that is not at the head of its queue.
-        let head = state.renderer.client_queues.head(address).await;
         let _lock = state.renderer.lock((content.sha256, width)).await;
-        match find_rendering(&state.database, &content.sha256, width).await? {
-            Some(rendering) => Ok(rendering),
-            None => make(&state, &content, width, head).await,
+        match find_rendering(&state, address, content.sha256, width).await? {
+            Some(rendering) => Ok(Some(rendering)),
+            None => make(&state, address, &content, width).await,
         }
     });
     making.await.map_err(Error::internal)?
 }
 
+async fn find(
+    state: &AppState,
+    address: Option<AddressKey>,
+    pet: PetId,
+    id: ImageId,
+) -> Result<Option<Image>, Error> {
+    let database = state.database.clone();
+    let finding = async move {
+        let find = async |connection: &mut Connection| db::images::find(connection, pet, id).await;
+        database.run(find).await
+    };
+    look_up(state, address, finding).await
+}
+
 async fn find_rendering(
-    database: &Database,
-    sha256: &ContentHash,
+    state: &AppState,
+    address: Option<AddressKey>,
+    sha256: ContentHash,
     width: RenderingWidth,
 ) -> Result<Option<Rendering>, Error> {
-    let find = async |connection: &mut Connection| {
-        db::images::find_rendering(connection, sha256, width).await
+    let database = state.database.clone();
+    let finding = async move {
+        let find = async |connection: &mut Connection| {
+            db::images::find_rendering(connection, &sha256, width).await
+        };
+        database.run(find).await
     };
-    Ok(database.run(find).await?)
+    look_up(state, address, finding).await
+}
+
+/// Looks up an image or a rendering in a task of its own: anyone can request images, and a statement that is cut off, since the
+/// client has disconnected, would close its connection to the database. The client's share of requests without credentials bounds
+/// such tasks.
+async fn look_up<T: Send + 'static>(
+    state: &AppState,
+    address: Option<AddressKey>,
+    finding: impl Future<Output = Result<T, db::Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let share = state.concurrency.without_credentials.take(address, 1)?;
+    let finding = async move {
+        let _share = share;
+        finding.await
+    };
+    let task = tokio::spawn(finding.in_current_span());
+    let found = db::deadline::wait(db::QUERY_TIMEOUT, async { Ok::<_, db::Error>(task.await) });
+    Ok(found.await?.map_err(Error::internal)??)
 }
 
 async fn make(
     state: &AppState,
+    address: Option<AddressKey>,
     content: &Content,
     width: RenderingWidth,
-    head: Head,
-) -> Result<Rendering, Error> {
+) -> Result<Option<Rendering>, Error> {
     let original = async { Ok::<_, Error>(state.blobs.read_all(&content.key).await?) };
     let renderer = &state.renderer;
-    let made = renderer
-        .render(&content.key, content.facts, width, head, original)
-        .await?;
+    let made = renderer.render(&content.key, content.facts, width, original);
+    let Some(made) = made.await? else {
+        return Ok(None);
+    };
     let size = made.bytes.len() as u64;
     let mut upload = state.blobs.upload().await?;
     upload.write(made.bytes).await?;
@@ -208,12 +251,13 @@ async fn make(
         db::images::insert_rendering(transaction, &content.sha256, width, &rendering).await
     });
     if stored.await? {
-        return Ok(rendering);
+        return Ok(Some(rendering));
     }
     // Another replica was faster, or the image has been deleted.
     discard(&state.blobs, rendering.key).await;
-    find_rendering(&state.database, &content.sha256, width)
-        .await?
+    let found = find_rendering(state, address, content.sha256, width).await?;
+    found
+        .map(Some)
         .ok_or_else(|| Error::NotFound("this image".into()))
 }
 

@@ -1,10 +1,15 @@
 //! Tests of `GET /pet/{petId}/images/{imageId}`: caching headers, ranges and renderings.
 
+use std::io::Cursor;
+
 use image::DynamicImage;
 use reqwest::Method;
 use test_support::{
     Response,
-    images::{decode, gif, jpeg, large_jpeg, png, rotated_jpeg, size, transparent_png, webp},
+    images::{
+        decode, gif, jpeg, large_jpeg, lossy_webp, png, png_chunk, riff, rotated_jpeg, size,
+        still_webp, transparent_png, vp8_chunk, webp, webp_animation, webp_chunk, webp_frame,
+    },
     send_all,
 };
 
@@ -132,7 +137,7 @@ async fn rendering_has_the_requested_width_and_the_same_picture() {
         ("image/png", png(400, 300)),
         ("image/jpeg", jpeg(400, 300)),
         ("image/png", gif(400, 300)),
-        ("image/jpeg", webp(400, 300)),
+        ("image/jpeg", lossy_webp()),
     ] {
         let image = app.image(pet, &bytes).await;
         for (width, expected) in [
@@ -215,6 +220,75 @@ async fn rendering_is_upright_and_without_metadata() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rendering_of_webp_is_upright_with_either_form_of_exif() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let prefixed = include_bytes!("../../support/pictures/on_its_side.webp");
+    // The last chunk has 8 bytes of a header and the 6 bytes `Exif\0\0`.
+    let (chunks, exif) = prefixed[12..].split_at(prefixed.len() - 12 - 40);
+    let plain = riff(&[chunks, &webp_chunk(*b"EXIF", &[&exif[8 + 6..]])]);
+    for bytes in [prefixed.to_vec(), plain] {
+        let image = app.image(pet, &bytes).await;
+        let rendering = app.image_of(pet, &image).query(&[("width", "48")]);
+        let small = decode(&rendering.is(200).await.body);
+        assert_eq!((small.width(), small.height()), (48, 96));
+        near(&small, (2, 2), [0, 0, 255]);
+        near(&small, (45, 2), [255, 0, 0]);
+        near(&small, (45, 93), [0, 255, 0]);
+        near(&small, (2, 93), [255, 255, 0]);
+    }
+}
+
+/// The transparent pixels of the picture are black, all others have one colour.
+#[tokio::test(flavor = "multi_thread")]
+async fn rendering_has_no_halo_where_the_image_is_transparent() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let fringe = include_bytes!("../../support/pictures/fringe.png").to_vec();
+    let mut deep = Cursor::new(Vec::new());
+    DynamicImage::from(decode(&fringe).to_rgba16())
+        .write_to(&mut deep, image::ImageFormat::Png)
+        .expect("an image");
+    for bytes in [fringe, deep.into_inner()] {
+        let image = app.image(pet, &bytes).await;
+        for width in [16, 64, 192, 384] {
+            let rendering = app.image_of(pet, &image).query(&[("width", width)]);
+            let small = decode(&rendering.is(200).await.body).to_rgba8();
+            for [r, g, b, alpha] in small.pixels().map(|pixel| pixel.0) {
+                let differences = [r.abs_diff(255), g.abs_diff(220), b];
+                // As seen on a background; a colour that is nearly transparent is rounded.
+                let seen = differences.map(|it| u32::from(it) * u32::from(alpha) / 255);
+                assert!(
+                    seen.iter().all(|it| *it <= 2),
+                    "{r} {g} {b} {alpha} at {width}"
+                );
+            }
+        }
+    }
+}
+
+/// The profile of the picture exchanges red and blue.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_colour_profile_is_applied_to_a_rendering() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let picture = include_bytes!("../../support/pictures/large_profile.png");
+    let image = app.image(pet, picture).await;
+    for (width, [x, y]) in [(192, [159, 119]), (128, [127, 95]), (16, [15, 11])] {
+        let rendering = app.image_of(pet, &image).query(&[("width", width)]);
+        let response = rendering.is(200).await;
+        assert!(
+            !response.text().contains("iCCP"),
+            "it has the colours of sRGB"
+        );
+        let small = decode(&response.body);
+        near(&small, (0, 0), [247, 8, 8]);
+        near(&small, (x / 2, y / 2), [141, 128, 128]);
+        near(&small, (x, y), [37, 247, 247]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rendering_is_made_once_per_width_step() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
@@ -243,34 +317,56 @@ async fn rendering_is_made_once_per_width_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rendering_of_undecodable_image_is_404() {
+async fn image_that_cannot_be_decoded_is_served_as_it_is() {
     let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__RENDERING_MEMORY", "80MiB")]).await;
     let pet = app.pet("Rex").await;
     // The structure of the file is valid, its pixel data is not.
-    let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
+    let mut broken = b"\x89PNG\r\n\x1a\n".to_vec();
     for (kind, data) in [
-        (b"IHDR", &[0, 0, 0, 9, 0, 0, 0, 9, 8, 2, 0, 0, 0][..]),
-        (b"IDAT", b"\x78\x9cnonsense"),
-        (b"IEND", b""),
+        (*b"IHDR", &[0, 0, 0, 9, 0, 0, 0, 9, 8, 2, 0, 0, 0][..]),
+        (*b"IDAT", b"\x78\x9cnonsense"),
+        (*b"IEND", b""),
     ] {
-        bytes.extend(u32::try_from(data.len()).expect("short").to_be_bytes());
-        let chunk = [kind, data].concat();
-        bytes.extend(&chunk);
-        bytes.extend(crc32fast::hash(&chunk).to_be_bytes());
+        broken.extend(png_chunk(kind, &[data]));
     }
-    let broken = app.image(pet, &bytes).await;
-    // Needs more than the configured rendering memory.
-    let large = app.image(pet, &png(4_096, 4_096)).await;
-    for image in [broken, large] {
-        app.image_of(pet, &image).is(200).await;
-        app.image_of(pet, &image)
-            .query(&[("width", "20")])
-            .await
-            .problem(404);
+    let lossless = webp(40, 26);
+    let frame = webp_frame([0, 0], [40, 26], &[&lossless[12..]]);
+    let pixels = vp8_chunk(40, 26);
+    let transparency = webp_chunk(*b"ALPH", &[&[1]]);
+    for (what, bytes) in [
+        ("invalid pixels", broken),
+        ("more than the memory for renderings", png(4_096, 4_096)),
+        ("lossless pixels", lossless),
+        (
+            "lossless pixels in a frame",
+            webp_animation([40, 26], &[&frame]),
+        ),
+        (
+            "lossless transparency",
+            still_webp([40, 26], &[&transparency, &pixels]),
+        ),
+    ] {
+        let image = app.image(pet, &bytes).await;
+        let original = app.image_of(pet, &image).is(200).await;
+        // The second request does not try again.
+        for _ in 0..2 {
+            let at = || app.image_of(pet, &image).query(&[("width", "20")]);
+            let response = at().is(200).await;
+            assert!(response.body == bytes, "{what}");
+            for (name, value) in &original.headers {
+                if !["date", "x-request-id"].contains(&name.as_str()) {
+                    assert_eq!(response.headers.get(name), Some(value), "{what}: {name}");
+                }
+            }
+            at().header("if-none-match", original.etag()).is(304).await;
+            let part = at().header("range", "bytes=2-5").is(206).await;
+            assert_eq!(part.body, bytes[2..6], "{what}");
+            assert_eq!(part.etag(), original.etag());
+        }
     }
+    let kept = "select count(*) from image_renderings";
+    assert_eq!(app.database.number(kept).await, 0);
     let fine = app.image(pet, &png(40, 40)).await;
-    app.image_of(pet, &fine)
-        .query(&[("width", "20")])
-        .is(200)
-        .await;
+    let rendering = app.image_of(pet, &fine).query(&[("width", "20")]);
+    assert_eq!(size(&rendering.is(200).await.body), (16, 16));
 }

@@ -13,7 +13,7 @@ use test_support::{
 use super::attack::Attack;
 use crate::{
     bodies::chunked,
-    renderings::{bombs, codes},
+    renderings::bombs,
     stage::{Stage, Target, short_or_full},
 };
 
@@ -90,11 +90,7 @@ impl Means {
              select 1000000 + n, 'pending', 'with many tags', '{{}}', '{tags}' from generate_series(1, 5000) as n"
         );
         stage.cluster.run(&insert).await;
-        let mut images: Vec<_> = [bombs(), codes()]
-            .concat()
-            .into_iter()
-            .map(|(_, image)| image)
-            .collect();
+        let mut images: Vec<_> = bombs().into_iter().map(|(_, image)| image).collect();
         // Images that take much time to decode. Each has other bytes, since a rendering is stored.
         let large = png(2_048, 2_048);
         images.extend((0..short_or_full(10_u32, 60)).map(|number| {

@@ -17,11 +17,9 @@ export function petCard(pet) {
 
 /** Returns the thumbnail of a pet, or its initial. */
 function thumbnail(pet) {
-  const initial = () => element("span", { ariaHidden: "true" }, [...pet.name][0]);
   const id = pet.photoUrls.map((url) => pictureId(pet, url)).find(Boolean);
-  if (!id) return initial();
+  if (!id) return element("span", { ariaHidden: "true" }, [...pet.name][0]);
   const image = element("img", { alt: "", loading: "lazy", decoding: "async", width: WIDTH, height: WIDTH * 0.75 });
-  image.addEventListener("error", () => image.replaceWith(initial()));
   image.src = pictureSource(pet, id, WIDTH);
   return image;
 }
