@@ -375,7 +375,7 @@ fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
 }
 
 /// Returns the error for a body that is not JSON. Its message contains a position, never parts of the body.
-pub fn invalid_json(error: &serde_json::Error) -> Error {
+fn invalid_json(error: &serde_json::Error) -> Error {
     let place = format_args!("line {} column {}", error.line(), error.column());
     let reason = match error.classify() {
         Category::Data => format!("must be a JSON object without duplicate fields ({place})"),

@@ -89,10 +89,11 @@ impl Backup {
         let file = file.transpose()?;
         let out: Box<dyn Write> = match &file {
             Some(file) => Box::new(file.open()?),
-            None => Box::new(Pipe(
-                io::stdout().as_fd().try_clone_to_owned()?.into(),
-                STALL,
-            )),
+            None => Box::new(Pipe {
+                file: io::stdout().as_fd().try_clone_to_owned()?.into(),
+                stall: STALL,
+                has_failed: false,
+            }),
         };
         let bar = ProgressBar::no_length();
         let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec} {msg}")?;
@@ -107,20 +108,26 @@ impl Backup {
     }
 }
 
-/// Pipe, or another stdout, that must take something within a time.
-struct Pipe(File, Duration);
+/// Pipe, or another stdout, that must take something within a time. After a failure, it takes nothing more: the archive ends itself
+/// when it is dropped.
+struct Pipe {
+    file: File,
+    stall: Duration,
+    has_failed: bool,
+}
 
 impl Write for Pipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut pipe = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
-        let timeout = PollTimeout::try_from(self.1).unwrap_or(PollTimeout::MAX);
-        if poll(&mut pipe, timeout)? == 0 {
+        let mut pipe = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
+        let timeout = PollTimeout::try_from(self.stall).unwrap_or(PollTimeout::MAX);
+        if self.has_failed || poll(&mut pipe, timeout)? == 0 {
+            self.has_failed = true;
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 "the reader of the archive has taken nothing for 5 minutes",
             ));
         }
-        self.0.write(&bytes[..bytes.len().min(PIPE_BUF)])
+        self.file.write(&bytes[..bytes.len().min(PIPE_BUF)])
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -215,8 +222,10 @@ async fn write_image(
              the image, and back up again"
         )
     };
-    let bytes = blobs.read_all(&image.key).await;
+    let bytes = blobs.read(&image.key, 0..image.size).await;
     let bytes = bytes.map_err(|error| failed(error.to_string()))?;
+    let pieces: Vec<_> = bytes.try_collect().await?;
+    let bytes = pieces.concat();
     if writer.write("images", &bytes)? != image.sha256 {
         return Err(failed("their SHA-256 is another one".to_owned()).into());
     }
@@ -234,15 +243,22 @@ mod tests {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let out = File::from(std::os::fd::OwnedFd::from(writer));
         let written = vec![7; 1 << 20];
-        let error = Pipe(out.try_clone().expect("a copy"), Duration::from_millis(50))
-            .write_all(&written)
-            .expect_err("no reader");
+        let pipe = |stall| Pipe {
+            file: out.try_clone().expect("a copy"),
+            stall,
+            has_failed: false,
+        };
+        let mut unread = pipe(Duration::from_millis(50));
+        let error = unread.write_all(&written).expect_err("no reader");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        unread.stall = STALL;
+        assert!(unread.write_all(&written).is_err(), "at once");
         let reads = std::thread::spawn(move || {
             let mut bytes = Vec::new();
             reader.read_to_end(&mut bytes).map(|_| bytes.len())
         });
-        Pipe(out, STALL).write_all(&written).expect("a reader");
+        pipe(STALL).write_all(&written).expect("a reader");
+        drop((unread, out));
         let read = reads.join().expect("its end").expect("bytes");
         assert!(read > written.len(), "{read}");
     }

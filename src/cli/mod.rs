@@ -130,9 +130,9 @@ enum Command {
     Audit(audit::Audit),
     /// Add the pets of a file, all of them or none
     ///
-    /// Each record must be valid for POST /pet; one without an id gets a new one. Invalid records are listed by line,
-    /// and then nothing is added. If the import is interrupted, run the same command again to continue it. With --json:
-    /// {"added":…}
+    /// Each record must be valid for POST /pet; one without an id gets a new one. Invalid records and ids that are in use are
+    /// listed by line, and then nothing is added. An import that is interrupted leaves nothing: run it again. - reads
+    /// stdin, with --format. With --json: {"added":…}
     Import(import::ImportPets),
     /// Write all pets to a file or to stdout, as one consistent snapshot
     ///

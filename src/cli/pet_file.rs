@@ -58,8 +58,11 @@ pub type Records = Box<dyn Iterator<Item = io::Result<Result<Record, Problem>>>>
 pub type Problem = (u64, String);
 
 /// Returns the records of a file. Fails if the file cannot be read, or the heading of a CSV file is invalid.
-pub fn records(file: impl Read + 'static, format: Format) -> Result<Records, Error> {
-    let reader = BufReader::with_capacity(1 << 20, file);
+pub fn records(mut file: impl Read + 'static, format: Format) -> Result<Records, Error> {
+    let mut head = Vec::new();
+    (&mut file).take(3).read_to_end(&mut head)?;
+    let head = without_byte_order_mark(&head).to_vec();
+    let reader = BufReader::with_capacity(1 << 20, io::Cursor::new(head).chain(file));
     Ok(match format {
         Format::Ndjson => {
             let records = lines(reader).map(|line| line.map(|(line, text)| record(line, &text)));
@@ -67,8 +70,8 @@ pub fn records(file: impl Read + 'static, format: Format) -> Result<Records, Err
         }
         Format::Csv => {
             let mut records = CsvRecords::new(reader);
-            let heading = records.next().transpose()?.unwrap_or_default();
-            let columns = columns(&heading)?;
+            let heading = records.next().transpose()?;
+            let columns = columns(&heading.ok_or("line 1: the heading is missing")?)?;
             Box::new(records.map(move |cells| {
                 cells.map(|cells| match object(&columns, &cells) {
                     Ok(json) => record(cells.line, &json),
@@ -83,10 +86,7 @@ pub fn records(file: impl Read + 'static, format: Format) -> Result<Records, Err
 fn lines(reader: impl BufRead) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)>> {
     (1..)
         .zip(reader.split(b'\n'))
-        .map(|(number, line)| match number {
-            1 => Ok((number, without_byte_order_mark(&line?).to_vec())),
-            _ => Ok((number, line?)),
-        })
+        .map(|(number, line)| Ok((number, line?)))
         .filter(|line| !matches!(line, Ok((_, text)) if text.trim_ascii().is_empty()))
 }
 
@@ -117,14 +117,14 @@ const COLUMNS: [&str; 6] = ["id", "name", "status", "category", "photoUrls", "ta
 
 fn columns(heading: &Cells) -> Result<Vec<&'static str>, Error> {
     const REMEDY: &str = "use id, name, status, category, photoUrls and tags";
-    let mut columns = Vec::new();
+    let (line, mut columns) = (heading.line, Vec::new());
     for name in heading.iter() {
         let known = COLUMNS.into_iter().find(|column| column.as_bytes() == name);
         let shown = String::from_utf8_lossy(name);
         match known {
             Some(column) if !columns.contains(&column) => columns.push(column),
-            Some(_) => return Err(format!("line 1: column {shown:?} is given twice").into()),
-            None => return Err(format!("line 1: unknown column {shown:?}; {REMEDY}").into()),
+            Some(_) => return Err(format!("line {line}: column {shown:?} is given twice").into()),
+            None => return Err(format!("line {line}: unknown column {shown:?}; {REMEDY}").into()),
         }
     }
     Ok(columns)

@@ -221,17 +221,23 @@ async fn probe_until_available(breaker: Weak<Inner>) {
 
 /// Runs one probe. An error response from a running server counts as success, unless that is a standby.
 async fn probe(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
-    match timeout(PROBE_TIMEOUT, check_primary(options)).await {
-        Ok(Err(error)) if is_connection_failure(&error) => Err(error),
-        Ok(Ok(()) | Err(_)) => Ok(()),
-        Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+    match ask(options, PROBE_TIMEOUT).await {
+        Err(error) if is_connection_failure(&error) => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// Opens a connection, and fails unless a primary executes a statement on it. A pooler accepts connections even if PostgreSQL is
-/// unavailable.
-pub(super) async fn check_primary(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
-    let mut connection = PgConnection::connect_with(options).await?;
-    refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
-    connection.close().await
+/// Opens a connection, and fails unless a primary executes a statement on it in time. A pooler accepts connections even if PostgreSQL
+/// is unavailable.
+pub(super) async fn ask(
+    options: &PgConnectOptions,
+    time_limit: Duration,
+) -> Result<(), sqlx::Error> {
+    let statement = async {
+        let mut connection = PgConnection::connect_with(options).await?;
+        refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
+        connection.close().await
+    };
+    let in_time = timeout(time_limit, statement).await;
+    in_time.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }

@@ -218,6 +218,11 @@ pub(super) fn is_connection_failure(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Returns true if PostgreSQL has no room for another connection (`too_many_connections`).
+pub(super) fn is_full(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "53300"
+}
+
 /// Returns true if the connection leads to a standby.
 pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25006"

@@ -5,13 +5,14 @@ use sqlx::PgConnection;
 
 use super::error::Error;
 
-/// Text of a column in which no cell is a formula. The expression matches places, not characters, so that no match hides the next.
+/// Text of a column in which no cell is a formula. Where a semicolon or a tab separates cells, a line break separates rows, also
+/// within quotes. The expression matches places, not characters, so that no match hides the next.
 macro_rules! safe {
     ($column:literal) => {
         concat!(
             "regexp_replace(",
             $column,
-            r"::text, '(?<=^|[;\t])(?=[=+@\t\r\n＝＋－＠-])', '''', 'g')"
+            r#"::text, '(?<=(?:^|[;\t\r\n])"*)(?=[=+@\t\r\n＝＋－＠-])', '''', 'g')"#
         )
     };
 }

@@ -7,7 +7,11 @@ use tokio::{
     time::{Duration, Instant, sleep_until},
 };
 
-use super::{breaker::check_primary, database::Database, deadline, error::Error};
+use super::{
+    breaker::ask,
+    database::Database,
+    error::{Error, is_full},
+};
 
 /// Minimum time between the starts of two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -44,8 +48,15 @@ impl HealthCheck {
             started: Instant::now(),
             result: None,
         });
-        let check = check_primary(&database.connector().options);
-        let result = deadline::wait(TIMEOUT, check).await;
+        let result = match ask(&database.connector().options, TIMEOUT).await {
+            // The connections that this process has are in use, or serve requests.
+            Err(error) if is_full(&error) => Ok(()),
+            Err(error) => {
+                database.breaker().probe_soon();
+                Err(Error::from(error))
+            }
+            Ok(()) => Ok(()),
+        };
         last.result = Some(result.clone());
         result
     }

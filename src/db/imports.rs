@@ -1,7 +1,9 @@
-//! Imports many pets in one transaction: their records go into a temporary table first, which shows whose identifiers are taken.
+//! Imports many pets: their records go into a temporary table first, which ends with the connection, then all into the pets in one
+//! transaction.
 //!
 //! Invariants:
 //! - An import is done completely or not at all. One that is interrupted leaves nothing.
+//! - While the file is read, which may be a slow pipe, no transaction is open.
 //! - Statements have no timeout: a person waits for them, on a separate connection.
 
 use serde_json::json;
@@ -18,7 +20,7 @@ use crate::domain::{
     pet::NewPet,
 };
 
-/// Import in progress. When it is dropped, its connection ends, and with it the transaction.
+/// Import in progress. When it is dropped, its connection ends, and with it the table and the transaction.
 #[derive(Debug)]
 pub struct Import(PgConnection);
 
@@ -46,10 +48,10 @@ pub struct Conflict {
 impl Import {
     /// Begins an import.
     pub async fn begin(mut connection: PgConnection) -> Result<Self, Error> {
-        connection.execute("begin").await?;
         connection
             .execute(concat!(
-                "create temporary table imported on commit drop as
+                "set statement_timeout = 0; set idle_in_transaction_session_timeout = 0;
+                 create temporary table imported as
                  select 0::bigint as line, false as by_server, id, ",
                 client_columns!(""),
                 " from pets with no data"
@@ -79,10 +81,11 @@ impl Import {
         Ok(())
     }
 
-    /// Returns the first chosen identifiers that are taken, up to `max`, in the order of lines.
+    /// Begins the transaction, once all records have been added. Returns the first chosen identifiers that are taken, up to `max`, in
+    /// the order of lines.
     pub async fn find_conflicts(&mut self, max: usize) -> Result<Vec<Conflict>, Error> {
         // Without statistics, this and the next joins would be planned for a few rows.
-        self.0.execute("analyze imported").await?;
+        self.0.execute("begin; analyze imported").await?;
         let query = sqlx::query_as(
             "select line, id, is_stored
              from (
@@ -121,8 +124,8 @@ impl Import {
         };
         record_import(&mut connection).await?;
         connection.execute("commit").await?;
-        // Otherwise clients would wait for it: of millions, too long.
-        while skip_chosen_ids(&mut connection, "pets", "pet_ids").await? {}
+        // Otherwise clients would wait for it: of millions, too long. If it fails, the pets have been added even so.
+        while let Ok(true) = skip_chosen_ids(&mut connection, "pets", "pet_ids").await {}
         Ok(Some(added))
     }
 }

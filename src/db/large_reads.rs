@@ -25,6 +25,7 @@ const FRACTION: u32 = 4;
 const SHORT: Duration = Duration::from_millis(5);
 /// A read of a longer duration has waited for something else.
 const LONG: Duration = Duration::from_millis(100);
+
 tokio::task_local! {
     static REQUESTER: Requester;
 }

@@ -10,12 +10,17 @@ use crate::domain::{
     clock::{Clock, Moment},
 };
 
-/// Counts invalid credentials by client address. Requests that are in progress when an address is blocked count beyond the
-/// limit. Clones share the counts.
+/// Longest time for which an address is blocked.
+const MAX_BLOCK: Duration = Duration::from_mins(1);
+
+/// Counts invalid credentials by client address. Those that are in progress when an address is blocked make the block longer. Clones
+/// share the counts.
 #[derive(Debug, Clone)]
 pub struct FailedAuthenticationLimit {
     buckets: TokenBuckets<AddressKey>,
     blocked_until: Arc<DashMap<AddressKey, Moment>>,
+    /// Time in which an address gets a failure back.
+    interval: Duration,
     clock: Clock,
 }
 
@@ -27,6 +32,7 @@ impl FailedAuthenticationLimit {
         Self {
             buckets: TokenBuckets::new(burst, per_minute, clock.clone()),
             blocked_until: Arc::default(),
+            interval: MAX_BLOCK / per_minute.get(),
             clock,
         }
     }
@@ -46,9 +52,16 @@ impl FailedAuthenticationLimit {
         let Some(address) = address else {
             return;
         };
-        if let Err(wait) = self.buckets.take(&address) {
+        let Err(wait) = self.buckets.take(&address) else {
+            return;
+        };
+        let now = self.clock.now();
+        let mut until = self.blocked_until.entry(address).or_insert(now);
+        if *until <= now {
             metrics::counter!("limits_blocked_addresses_total").increment(1);
-            self.blocked_until.insert(address, self.clock.now() + wait);
+            *until = now + wait;
+        } else {
+            *until = (*until + self.interval).min(now + MAX_BLOCK);
         }
     }
 

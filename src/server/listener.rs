@@ -204,7 +204,8 @@ fn private_path(socket: &StdUnixListener) -> io::Result<PathBuf> {
 }
 
 /// Replaces the socket of a process that has ended. No other file is removed. The socket has its mode before it accepts
-/// connections, so that no other user can connect.
+/// connections, so that no other user can connect. Of processes that start in the same millisecond, one may replace the socket of
+/// another.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     refuse_open_folder(path)?;
     if is_socket(path).unwrap_or(false) && is_unused(path)? {

@@ -308,6 +308,7 @@ async fn import_reads_records_as_the_api_reads_bodies() {
             "name,tags\na,\"[], \"\"status\"\": \"\"sold\"\"\"\n".to_owned(),
             "line 2: tags must be JSON",
         ),
+        ("empty.csv", String::new(), "line 1: the heading is missing"),
         (
             "heading.csv",
             "name,name\na,b\n".to_owned(),
@@ -363,8 +364,8 @@ async fn import_counts_the_lines_of_csv_and_reports_taken_ids_with_other_problem
 async fn spreadsheet_safe_export_has_no_cell_that_is_a_formula() {
     let store = Store::new().await;
     let names = [
-        "a;=1", "a\t+1", "\t\t-1", "=1;=2", "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1",
-        "＝1", "＋1", "－1", "＠1", "a=1", "'", "Rex",
+        "a\n=1", "a\r=1", "a;\"=1", "a;=1", "a\t+1", "\t\t-1", "=1;=2", "=1+1", "+1", "-1",
+        "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "＋1", "－1", "＠1", "a=1", "'", "Rex",
     ];
     let pets: Vec<Value> = (1..)
         .zip(names)
@@ -381,16 +382,19 @@ async fn spreadsheet_safe_export_has_no_cell_that_is_a_formula() {
     let records: Vec<_> = reader.records().map(|it| it.expect("a record")).collect();
     assert_eq!(records.len(), names.len());
     for (record, name) in records.iter().zip(names) {
-        // A semicolon and a tab separate cells in other locales.
-        for cell in record.iter().flat_map(|cell| cell.split([';', '\t'])) {
-            let first = cell.chars().next().unwrap_or('\'');
+        // In other locales, a semicolon or a tab separates cells, and a line break rows.
+        for cell in record
+            .iter()
+            .flat_map(|cell| cell.split([';', '\t', '\r', '\n']))
+        {
+            let first = cell.trim_start_matches('"').chars().next().unwrap_or('\'');
             assert!(!"=+-@\t\r\n＝＋－＠".contains(first), "{record:?}");
         }
         assert_eq!(record[1].replace('\'', ""), name.replace('\'', ""));
     }
     // Without the option, a file can be imported again.
     let exact = store.run(&export[..3]).await.is(0).stdout;
-    assert!(exact.contains("\n6,+1,"), "{exact}");
+    assert!(exact.contains("\n9,+1,"), "{exact}");
     let refused = store.run(&["export", "a.ndjson", "--spreadsheet-safe"]);
     let refused = refused.await.is(1);
     assert!(refused.stderr.contains("--format csv"), "{refused:?}");

@@ -1,12 +1,11 @@
-//! Limits per minute by client address, which is a /56 of IPv6: it has 256 networks of size /64, but not as many times the
-//! limit.
+//! Limits of a client address, which is a /56 of IPv6: it has 256 networks of size /64, but not as many times the limit.
 
 use std::time::Duration;
 
-use pet_inventory::{auth::secret::Secret, db::credentials::CredentialKind, domain::clock::Clock};
+use pet_inventory::domain::clock::Clock;
 use reqwest::Method;
 use serde_json::json;
-use test_support::{Call, TestApp, TestDatabase, send_all};
+use test_support::{Call, RawConnection, TestApp, TestDatabase, eventually, send_all};
 
 /// Returns the address of a number in a /56, in the 256 networks of size /64 of it.
 fn of_56(number: u32) -> String {
@@ -42,27 +41,32 @@ async fn failed_authentication_is_limited_for_networks() {
     assert_one_client(|| app.with_key("x", Method::GET, "/limits"), 10).await;
 }
 
-/// Requests that are in progress when the network is blocked count beyond the limit: at most as many as it may have.
+/// Sixteen networks of size /56 of one /48 send bodies slowly, as many as they may.
 #[tokio::test(flavor = "multi_thread")]
-async fn concurrent_failures_of_a_network_end_at_its_limit() {
-    let settings = [
-        (
-            "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE",
-            "2",
-        ),
-        ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
-        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "32"),
-    ];
-    let database = TestDatabase::migrated().await;
-    let app = TestApp::with_clock(database, &settings, Clock::manual()).await;
-    let fails = (0..255).map(|number| {
-        let unknown = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
-        let fail = app.with_key(unknown.expose(), Method::GET, "/limits");
-        fail.header("x-forwarded-for", of_56(number))
-    });
-    let responses = send_all(fails).await;
-    let failed = responses.iter().filter(|it| it.status == 401).count();
-    assert!((2..=2 + 16).contains(&failed), "{failed}");
+async fn networks_that_use_much_leave_permits_for_others() {
+    let app = start(("PET_INVENTORY__SERVER__MAX_REQUESTS", "64")).await;
+    let mut slow = Vec::new();
+    for number in (0..16).cycle().take(256) {
+        let mut raw = RawConnection::connect(app.address).await;
+        raw.send(format!(
+            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nX-Forwarded-For: {}\r\n\
+             Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{{",
+            app.key,
+            of_48(number)
+        ))
+        .await;
+        slow.push(raw);
+    }
+    let add = |address: String| {
+        let add = app.post("/pet", &json!({"name": "a"}));
+        add.header("x-forwarded-for", address)
+    };
+    eventually(async || add(of_48(3)).await.status == 503).await;
+    for _ in 0..10 {
+        add("192.0.2.1".into()).is(201).await;
+    }
+    drop(slow);
+    eventually(async || add(of_48(3)).await.status == 201).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

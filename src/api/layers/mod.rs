@@ -70,7 +70,8 @@ pub trait Next: Send + Sync + 'static {
 
 impl Next for Route {
     async fn call(&self, request: Incoming<'_>) -> Response {
-        let Ok(response) = Service::call(&mut self.clone(), request.take()).await;
+        let response = Service::call(&mut self.clone(), request.take());
+        let Ok(response) = response.await;
         response
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     stage::{
         Row, Target,
         load::{Load, TimedResponse, by_status, found_of_writers, send_at_rate},
-        metric, serve, short_or_full,
+        serve, short_or_full,
     },
 };
 
