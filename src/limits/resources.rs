@@ -23,7 +23,7 @@ pub struct ConcurrencyLimits {
     pub without_credentials: Shares,
     /// Number of requests with an unread body.
     pub arriving: Shares,
-    /// Number of requests that wait for a rendering. The work goes on if the client disconnects.
+    /// Number of look-ups of images, and of requests that wait for a rendering. Both go on if the client disconnects.
     pub renderings: Shares,
     /// Number of passwords that are being hashed or wait for it, except those of lists of accounts.
     pub password_hashes: Shares,

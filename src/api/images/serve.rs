@@ -210,14 +210,13 @@ async fn find_rendering(
 }
 
 /// Looks up an image or a rendering in a task of its own: anyone can request images, and a statement that is cut off, since the
-/// client has disconnected, would close its connection to the database. The client's share of requests without credentials bounds
-/// such tasks.
+/// client has disconnected, would close its connection to the database. The client's share of renderings bounds such tasks.
 async fn look_up<T: Send + 'static>(
     state: &AppState,
     address: Option<AddressKey>,
     finding: impl Future<Output = Result<T, db::Error>> + Send + 'static,
 ) -> Result<T, Error> {
-    let share = state.concurrency.without_credentials.take(address, 1)?;
+    let share = state.concurrency.renderings.take(address, 1)?;
     let finding = async move {
         let _share = share;
         finding.await

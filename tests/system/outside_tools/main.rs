@@ -1,10 +1,9 @@
 //! Tests that need programs other than PostgreSQL's, installed by `.ci/setup --all`.
 
 #![expect(
-    clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
-    reason = "a failed test panics with the reason; its clock is the machine's"
+    reason = "a failed test panics with the reason"
 )]
 
 mod affinity;
