@@ -28,8 +28,8 @@ use crate::{
     },
     blob_store,
     db::{
-        self, Connection,
-        images::{Content, ContentHash, Image, Rendering},
+        self, Connection, Database,
+        images::{Content, ContentHash, Rendering},
     },
     domain::{
         address::AddressKey,
@@ -84,7 +84,13 @@ pub(super) async fn get(
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
     let content = async || {
-        let image = find(&state, request.client_address(), pet, id).await?;
+        let database = state.database.clone();
+        let finding = async move {
+            let find =
+                async |connection: &mut Connection| db::images::find(connection, pet, id).await;
+            database.run(find).await
+        };
+        let image = look_up(&state, request.client_address(), finding).await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
         Ok::<_, Error>(image.content)
     };
@@ -157,7 +163,9 @@ async fn rendering(
     content: &Content,
     width: RenderingWidth,
 ) -> Result<Option<Rendering>, Error> {
-    let found = find_rendering(state, address, content.sha256, width).await?;
+    let (database, sha256) = (state.database.clone(), content.sha256);
+    let finding = async move { find_rendering(&database, sha256, width).await };
+    let found = look_up(state, address, finding).await?;
     if found.is_some()
         || state
             .renderer
@@ -171,42 +179,23 @@ async fn rendering(
     let making = tokio::spawn(async move {
         let _share = share;
         let _lock = state.renderer.lock((content.sha256, width)).await;
-        match find_rendering(&state, address, content.sha256, width).await? {
+        match find_rendering(&state.database, content.sha256, width).await? {
             Some(rendering) => Ok(Some(rendering)),
-            None => make(&state, address, &content, width).await,
+            None => make(&state, &content, width).await,
         }
     });
     making.await.map_err(Error::internal)?
 }
 
-async fn find(
-    state: &AppState,
-    address: Option<AddressKey>,
-    pet: PetId,
-    id: ImageId,
-) -> Result<Option<Image>, Error> {
-    let database = state.database.clone();
-    let finding = async move {
-        let find = async |connection: &mut Connection| db::images::find(connection, pet, id).await;
-        database.run(find).await
-    };
-    look_up(state, address, finding).await
-}
-
 async fn find_rendering(
-    state: &AppState,
-    address: Option<AddressKey>,
+    database: &Database,
     sha256: ContentHash,
     width: RenderingWidth,
-) -> Result<Option<Rendering>, Error> {
-    let database = state.database.clone();
-    let finding = async move {
-        let find = async |connection: &mut Connection| {
-            db::images::find_rendering(connection, &sha256, width).await
-        };
-        database.run(find).await
+) -> Result<Option<Rendering>, db::Error> {
+    let find = async |connection: &mut Connection| {
+        db::images::find_rendering(connection, &sha256, width).await
     };
-    look_up(state, address, finding).await
+    database.run(find).await
 }
 
 /// Looks up an image or a rendering in a task of its own: anyone can request images, and a statement that is cut off, since the
@@ -228,7 +217,6 @@ async fn look_up<T: Send + 'static>(
 
 async fn make(
     state: &AppState,
-    address: Option<AddressKey>,
     content: &Content,
     width: RenderingWidth,
 ) -> Result<Option<Rendering>, Error> {
@@ -254,7 +242,7 @@ async fn make(
     }
     // Another replica was faster, or the image has been deleted.
     discard(&state.blobs, rendering.key).await;
-    let found = find_rendering(state, address, content.sha256, width).await?;
+    let found = find_rendering(&state.database, content.sha256, width).await?;
     found
         .map(Some)
         .ok_or_else(|| Error::NotFound("this image".into()))
