@@ -226,8 +226,9 @@ pub fn repository() -> &'static Path {
 /// no test uses TLS.
 pub fn client_builder() -> reqwest::ClientBuilder {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Shorter than the service keeps them: a request must not meet a connection that is being closed.
-    let idle = Duration::from_secs(20);
+    // Half of the time for which the service keeps them: a request must not meet a connection that is being closed, even if
+    // this process is late.
+    let idle = Duration::from_secs(5);
     Client::builder().tls_certs_only([]).pool_idle_timeout(idle)
 }
 
