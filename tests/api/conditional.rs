@@ -24,7 +24,7 @@ async fn assert_refused(app: &TestApp, tags: &str, status: u16) {
 }
 
 /// Checks that pet 5 is as in an earlier response.
-async fn assert_unchanged(app: &TestApp, earlier: &Response) {
+pub async fn assert_unchanged(app: &TestApp, earlier: &Response) {
     let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(
         (fetched.text(), fetched.etag()),

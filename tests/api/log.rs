@@ -93,21 +93,25 @@ fn fields(line: &Value) -> BTreeSet<&str> {
     line.keys().map(String::as_str).collect()
 }
 
+/// Returns a command that serves, with traces if `traced`, and accepts [`BOOTSTRAP`].
+fn command(home: &Home, database: &TestDatabase, traced: bool) -> tokio::process::Command {
+    let mut command = home.command(["serve"]);
+    command
+        .env("DATABASE_URL", database.url())
+        .env("BOOTSTRAP_API_KEY", BOOTSTRAP);
+    if traced {
+        // No collector is needed.
+        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+    }
+    command
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn log_lines_have_the_documented_fields() {
     let database = TestDatabase::migrated().await;
     for traced in [false, true] {
         let home = Home::new();
-        let key = "bootstrap-key-0123456789abcdef0123456789";
-        let mut command = home.command(["serve"]);
-        command
-            .env("DATABASE_URL", database.url())
-            .env("BOOTSTRAP_API_KEY", key);
-        if traced {
-            // Enables traces; no collector is needed.
-            command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
-        }
-        let service = Service::start(&home, command).await;
+        let service = Service::start(&home, command(&home, &database, traced)).await;
         let rename = async |from: &str, to: &str| {
             let rename = format!("alter table {from} rename to {to}");
             let rename = sqlx::raw_sql(sqlx::AssertSqlSafe(rename));
@@ -115,7 +119,7 @@ async fn log_lines_have_the_documented_fields() {
             done.expect("renamed");
         };
         rename("orders", "hidden").await;
-        let read = service.request(Method::GET, "/store/order/1", key);
+        let read = service.request(Method::GET, "/store/order/1", BOOTSTRAP);
         let id = read.is(500).await.header("x-request-id").to_owned();
         rename("hidden", "orders").await;
         let lines = || -> Vec<Value> {
@@ -149,19 +153,13 @@ async fn access_details_add_path_address_and_size_but_no_query() {
     let database = TestDatabase::migrated().await;
     for traced in [false, true] {
         let home = Home::new();
-        let key = "bootstrap-key-0123456789abcdef0123456789";
-        let mut command = home.command(["serve"]);
+        let mut command = command(&home, &database, traced);
         command
-            .env("DATABASE_URL", database.url())
-            .env("BOOTSTRAP_API_KEY", key)
             .env("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")
             .env("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true");
-        if traced {
-            command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
-        }
         let service = Service::start(&home, command).await;
         let base = format!("http://{}", service.address);
-        let add = service.request(Method::POST, "/pet", key);
+        let add = service.request(Method::POST, "/pet", BOOTSTRAP);
         let added = add.json(&json!({"name": "a".repeat(200)})).is(201).await;
         let targets = [
             // Responses of a handler, streamed, of an error, and of a page.
@@ -178,7 +176,7 @@ async fn access_details_add_path_address_and_size_but_no_query() {
         for (number, (target, status)) in targets.iter().enumerate() {
             let get = client().get(format!("{base}{target}"));
             let get = get
-                .header("api_key", key)
+                .header("api_key", BOOTSTRAP)
                 .header("x-request-id", format!("id-{number}"));
             let get = get.header("x-forwarded-for", "::ffff:192.0.2.1");
             let response = get.response().await.is(*status);
@@ -380,17 +378,12 @@ async fn texts_that_clients_choose_have_a_bound() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_whose_client_disconnects_is_logged_with_499() {
     let (database, home) = (TestDatabase::migrated().await, Home::new());
-    let key = "bootstrap-key-0123456789abcdef0123456789";
-    let mut command = home.command(["serve"]);
-    command
-        .env("DATABASE_URL", database.url())
-        .env("BOOTSTRAP_API_KEY", key);
-    let service = Service::start(&home, command).await;
+    let service = Service::start(&home, command(&home, &database, false)).await;
     let mut blocker = database.connect().await;
     let lock = sqlx::raw_sql("begin; lock table pets in access exclusive mode");
     lock.execute(&mut blocker).await.expect("a lock");
     let mut raw = RawConnection::connect(service.address).await;
-    let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n");
+    let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {BOOTSTRAP}\r\n\r\n");
     raw.send(head).await;
     eventually(async || {
         let metrics = client().get(format!("http://{}/metrics", service.operations));

@@ -337,11 +337,7 @@ async fn place_order_by_fifty_concurrent_callers_succeeds_for_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
     let app = TestApp::start().await;
-    for id in 1..=3 {
-        app.post("/pet", &json!({"id": id, "name": "a"}))
-            .is(201)
-            .await;
-    }
+    app.add_pets(3).await;
     let worker = async |seed: u64| {
         let mut random = seed;
         let mut next = |bound: u64| {
@@ -772,11 +768,7 @@ async fn inventory_is_exact_after_any_change_of_pets() {
 #[tokio::test(flavor = "multi_thread")]
 async fn inventory_is_a_consistent_snapshot_during_changes() {
     let app = TestApp::start().await;
-    for id in 1..=20 {
-        app.post("/pet", &json!({"id": id, "name": "a"}))
-            .is(201)
-            .await;
-    }
+    app.add_pets(20).await;
     let orders = async {
         for id in 1..=20 {
             order(&app, id).is(201).await;

@@ -484,11 +484,7 @@ async fn read_backward(app: &TestApp, query: &str) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn record_is_read_from_its_end() {
     let app = TestApp::start().await;
-    for id in 1..=7 {
-        app.post("/pet", &json!({"id": id, "name": "Rex"}))
-            .is(201)
-            .await;
-    }
+    app.add_pets(7).await;
     app.patch("/pet/3", &json!({"status": "sold"}))
         .is(200)
         .await;
@@ -710,11 +706,7 @@ async fn changes_are_visible_to_callers_that_may_read_their_resources() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_and_expired_positions_are_410_with_the_oldest_one() {
     let app = TestApp::start().await;
-    for id in 1..=3 {
-        app.post("/pet", &json!({"id": id, "name": "Rex"}))
-            .is(201)
-            .await;
-    }
+    app.add_pets(3).await;
     let changes = read(&app, &app.key, "").await;
     let position = |index: usize| changes[index]["position"].as_i64().expect("a position");
     let path = |after: i64| format!("/changes?after={after}");

@@ -78,6 +78,30 @@ struct Schedule {
     step: Option<(u64, i64)>,
 }
 
+impl Schedule {
+    /// Returns a schedule of one replica, of which each statement takes `there` milliseconds to the database and `back` back.
+    fn without_faults(
+        limits: PlanLimits,
+        actions: Vec<(u64, usize, Action)>,
+        (there, back): (u64, u64),
+    ) -> Self {
+        let outcome = Outcome::Succeeds;
+        Self {
+            limits,
+            clocks: vec![(0, 100)],
+            actions,
+            latencies: vec![Latency {
+                there,
+                back,
+                outcome,
+            }],
+            before_midnight: 40_000_000,
+            failover: None,
+            step: None,
+        }
+    }
+}
+
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone)]
 enum Event {
     Act(usize),
@@ -588,20 +612,10 @@ fn saturating_caller_gets_97_percent_of_its_limit() {
             per_minute: Some(limit),
             ..PlanLimits::default()
         };
+        let actions = (0..120_000).map(|number| (5, number, Action::Requests(1)));
         let schedule = Schedule {
-            limits,
             clocks: vec![(0, 100); replicas],
-            actions: (0..120_000)
-                .map(|number| (5, number, Action::Requests(1)))
-                .collect(),
-            latencies: vec![Latency {
-                there: 1,
-                back: 1,
-                outcome: Outcome::Succeeds,
-            }],
-            before_midnight: 40_000_000,
-            failover: None,
-            step: None,
+            ..Schedule::without_faults(limits, actions.collect(), (1, 1))
         };
         let world = World::new(&schedule).run();
         world.check_limits().expect("the limits hold");
@@ -618,22 +632,12 @@ fn saturating_caller_gets_97_percent_of_its_limit() {
 /// Sends one request per 100 ms. The second statement serves the last tenth of the slice, in which leases are not used.
 #[test]
 fn lease_statements_are_two_per_second_at_ten_requests_per_second() {
-    let schedule = Schedule {
-        limits: PlanLimits {
-            per_minute: Some(100_000),
-            ..PlanLimits::default()
-        },
-        clocks: vec![(0, 100)],
-        actions: (0..600).map(|_| (100, 0, Action::Requests(1))).collect(),
-        latencies: vec![Latency {
-            there: 0,
-            back: 1,
-            outcome: Outcome::Succeeds,
-        }],
-        before_midnight: 40_000_000,
-        failover: None,
-        step: None,
+    let limits = PlanLimits {
+        per_minute: Some(100_000),
+        ..PlanLimits::default()
     };
+    let actions = (0..600).map(|_| (100, 0, Action::Requests(1)));
+    let schedule = Schedule::without_faults(limits, actions.collect(), (0, 1));
     let world = World::new(&schedule).run();
     println!("{} statements in 60 s", world.statements.len());
     assert!(world.statements.len() <= 125, "{}", world.statements.len());
@@ -642,22 +646,12 @@ fn lease_statements_are_two_per_second_at_ten_requests_per_second() {
 
 #[test]
 fn lease_statement_is_one_per_occasional_request() {
-    let schedule = Schedule {
-        limits: PlanLimits {
-            per_minute: Some(60),
-            ..PlanLimits::default()
-        },
-        clocks: vec![(0, 100)],
-        actions: (0..50).map(|_| (1_110, 0, Action::Requests(1))).collect(),
-        latencies: vec![Latency {
-            there: 0,
-            back: 0,
-            outcome: Outcome::Succeeds,
-        }],
-        before_midnight: 40_000_000,
-        failover: None,
-        step: None,
+    let limits = PlanLimits {
+        per_minute: Some(60),
+        ..PlanLimits::default()
     };
+    let actions = (0..50).map(|_| (1_110, 0, Action::Requests(1)));
+    let schedule = Schedule::without_faults(limits, actions.collect(), (0, 0));
     let world = World::new(&schedule).run();
     assert_eq!((world.statements.len(), world.admitted.len()), (50, 50));
 }

@@ -198,6 +198,14 @@ impl TestApp {
         self.post("/pet", &pet).is(201).await.id()
     }
 
+    /// Adds pets with the ids from 1 to `count`.
+    pub async fn add_pets(&self, count: i64) {
+        for id in 1..=count {
+            let pet = json!({"id": id, "name": "Rex"});
+            self.post("/pet", &pet).is(201).await;
+        }
+    }
+
     /// Creates a key, and its caller if there is none of that name.
     pub async fn make_key(&self, caller: &str, scopes: Scopes) -> TestKey {
         make_key(&mut self.database.connect().await, caller, scopes, None).await

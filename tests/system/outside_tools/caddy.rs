@@ -13,14 +13,14 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Certificate, Client, Method, Version};
 use serde_json::json;
 use test_support::{
-    Call, Events, PATIENCE, RequestExt, TestDatabase, client_builder, eventually,
+    Call, PATIENCE, RequestExt, TestDatabase, client_builder, eventually,
     images::large_jpeg,
     make_key,
     process::{Home, Service, free_address},
 };
 use tokio::process::{Child, Command};
 
-use crate::affinity::callers_stay;
+use crate::{affinity::callers_stay, event_sources::each_event_comes_at_once};
 
 const HOST: &str = "pets.example.com";
 
@@ -254,15 +254,7 @@ async fn caddy_uses_the_other_replica_and_reports_that_there_is_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn caddy_passes_each_event_of_a_stream_at_once() {
     let deployment = Deployment::start(&[]).await;
-    let request = deployment.request(Method::GET, "/changes?kind=pet");
-    let mut events = Events::open(request.header("accept-encoding", "gzip")).await;
-    events.id().await;
-    for name in ["Rex", "Max", "Ace"] {
-        let pet = json!({"name": name});
-        let add = deployment.request(Method::POST, "/pet").json(&pet);
-        let id = add.is(201).await.id().to_string();
-        assert_eq!(events.change().await["resource"], *id);
-    }
+    each_event_comes_at_once(|method, path| deployment.request(method, path)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

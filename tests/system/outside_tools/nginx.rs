@@ -21,7 +21,7 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Certificate, Client, Method, Version};
 use serde_json::json;
 use test_support::{
-    Call, Events, PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client,
+    Call, PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client,
     client_builder,
     images::large_jpeg,
     make_key,
@@ -33,7 +33,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::affinity::callers_stay;
+use crate::{affinity::callers_stay, event_sources::each_event_comes_at_once};
 
 const PUBLIC_URL: &str = "https://pets.example.com";
 
@@ -402,15 +402,7 @@ async fn nginx_streams_a_large_response_without_buffering() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_passes_each_event_of_a_stream_at_once() {
     let deployment = Deployment::start(&[]).await;
-    let request = deployment.request(Method::GET, "/changes?kind=pet");
-    let mut events = Events::open(request.header("accept-encoding", "gzip")).await;
-    events.id().await;
-    for name in ["Rex", "Max", "Ace"] {
-        let pet = json!({"name": name});
-        let add = deployment.request(Method::POST, "/pet").json(&pet);
-        let id = add.is(201).await.id().to_string();
-        assert_eq!(events.change().await["resource"], *id);
-    }
+    each_event_comes_at_once(|method, path| deployment.request(method, path)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
