@@ -12,8 +12,8 @@ use pet_inventory::domain::{
     id::PetId,
     order::{OrderDetails, OrderPatch, Quantity, ShipDate, Standing, Status},
     pet::{
-        self, CategoryPatch, Change, Held, Label, MAX_NAME, MAX_PHOTO_URL, PetDetails, PetName,
-        PetPatch, PhotoUrl,
+        self, CategoryPatch, Change, Label, MAX_NAME, MAX_PHOTO_URL, PetDetails, PetName, PetPatch,
+        PhotoUrl,
     },
     user::{Password, Username},
 };
@@ -320,7 +320,7 @@ fn held_pet_is_not_made_available() {
                 after.map(|details| details.expect("not deleted").status)
             };
             let refused = match status {
-                pet::Status::Available => Err(Held),
+                pet::Status::Available => Err(pet::Refusal::Held),
                 status => Ok(status),
             };
             assert_eq!(after(patch(Some(status))), refused);

@@ -13,7 +13,7 @@ const MAX: i64 = (1 << 53) - 1;
 macro_rules! identifiers {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         pub struct $name(i64);
 
         impl $name {

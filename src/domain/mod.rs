@@ -5,7 +5,7 @@
 //! - A value is valid: constructors validate, and `from_stored` takes values that were validated before they were
 //!   stored, so that they stay readable if the rules become stricter. Other layers do not validate again.
 
-/// Implements the names of the variants of an enum: `ALL`, `as_str`, `Display` and `FromStr`.
+/// Implements the names of the variants of an enum: `ALL`, `as_str`, `Display`, `FromStr` and `Serialize`.
 macro_rules! impl_names {
     ($enum:ident, $invalid:literal, $($variant:ident = $name:literal),+ $(,)?) => {
         impl $enum {
@@ -34,6 +34,12 @@ macro_rules! impl_names {
                 value.ok_or($crate::domain::Invalid::because($invalid))
             }
         }
+
+        impl serde::Serialize for $enum {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
     };
 }
 
@@ -41,7 +47,7 @@ macro_rules! impl_names {
 macro_rules! texts {
     ($($(#[$doc:meta])* $name:ident)+) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
         pub struct $name(String);
 
         impl $name {

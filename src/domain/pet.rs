@@ -2,11 +2,14 @@
 //!
 //! Invariants:
 //! - Lengths are in characters (Unicode scalar values).
+//! - A pet has at most [`MAX_SIZE`] bytes as JSON. One that was stored before there was this bound may be larger: only a change
+//!   by a client must leave it within.
 //! - No value is rewritten: `category`, `tags` and `photoUrls` are returned exactly as they were sent.
 
 use icu_properties::{
     CodePointSetData, CodePointSetDataBorrowed, props::DefaultIgnorableCodePoint,
 };
+use serde::Serialize;
 use unicode_normalization::UnicodeNormalization as _;
 use url::Url;
 
@@ -18,6 +21,9 @@ pub const MAX_NAME: usize = MAX_TEXT;
 pub const MAX_PHOTO_URL: usize = 2_048;
 /// Maximum number of photo URLs, and of tags, of a pet.
 pub const MAX_ITEMS: usize = 100;
+/// Maximum size of a pet in bytes, as compact JSON with an identifier of 16 digits. The kernel takes so many bytes of a response
+/// at once.
+pub const MAX_SIZE: usize = 16 << 10;
 
 texts! {
     /// Name of a pet: 1–[`MAX_NAME`] characters, of which one is visible.
@@ -109,11 +115,13 @@ impl_names!(
 );
 
 /// Category or tag, which the service does not interpret.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Label {
     /// Number.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<i64>,
     /// Name, by which pets are found by tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Text>,
 }
 
@@ -126,12 +134,14 @@ pub const fn check_count(count: usize) -> Result<(), Invalid> {
 }
 
 /// Fields of a pet, without its identifier.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PetDetails {
+    /// Category.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub category: Option<Label>,
     /// Name.
     pub name: PetName,
-    /// Category.
-    pub category: Option<Label>,
     /// URLs of pictures; see [`check_count`].
     pub photo_urls: Vec<PhotoUrl>,
     /// Tags; see [`check_count`].
@@ -151,6 +161,18 @@ impl PetDetails {
             status: Status::Available,
         }
     }
+
+    /// Checks that the pet has at most [`MAX_SIZE`] bytes.
+    pub fn check_size(&self) -> Result<(), Invalid> {
+        const ID: usize = r#""id":9007199254740991,"#.len();
+        // It cannot fail: all keys are texts.
+        let size = serde_json::to_vec(self).map_or(usize::MAX, |json| ID + json.len());
+        if size > MAX_SIZE {
+            let reason = format!("must have at most {MAX_SIZE} bytes as JSON");
+            return Err(Invalid(reason.into()));
+        }
+        Ok(())
+    }
 }
 
 /// Change of a stored pet.
@@ -165,30 +187,54 @@ pub enum Change {
     },
     /// Changes some fields.
     Patch(PetPatch),
+    /// Sets the photo URLs, because images were added or deleted.
+    PhotoUrls(Vec<PhotoUrl>),
     /// Deletes the pet.
     Delete,
 }
 
-/// Refusal to make a pet available while an open order holds it; the text follows the pet's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("has an open order")]
-pub struct Held;
+/// Refusal of a change; the text follows the name of the pet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The pet cannot be made available while an open order holds it.
+    #[error("has an open order")]
+    Held,
+    /// The pet would have more than [`MAX_SIZE`] bytes.
+    #[error(transparent)]
+    TooLarge(#[from] Invalid),
+}
 
 impl Change {
     /// Returns the fields of the pet after the change, or `None` if it is deleted. If an open order holds the pet, the
     /// change cannot make it available, and one without a status leaves the status as it is.
-    pub fn apply(&self, current: &PetDetails, held: bool) -> Result<Option<PetDetails>, Held> {
+    pub fn apply(&self, current: &PetDetails, held: bool) -> Result<Option<PetDetails>, Refusal> {
         let (mut details, has_status) = match self {
+            // Its size was checked with its other properties.
             Self::Replace {
                 details,
                 has_status,
             } => (details.clone(), *has_status),
-            Self::Patch(patch) => (patch.apply(current), patch.status.is_some()),
+            Self::Patch(patch) => {
+                let details = patch.apply(current);
+                details.check_size()?;
+                (details, patch.status.is_some())
+            }
+            Self::PhotoUrls(urls) => {
+                let photo_urls = urls.clone();
+                let current = current.clone();
+                (
+                    PetDetails {
+                        photo_urls,
+                        ..current
+                    },
+                    false,
+                )
+            }
             Self::Delete => return Ok(None),
         };
         if held && details.status == Status::Available {
             if has_status {
-                return Err(Held);
+                return Err(Refusal::Held);
             }
             details.status = current.status;
         }
@@ -200,7 +246,7 @@ impl Change {
         match self {
             Self::Replace { details, .. } => details.status == Status::Available,
             Self::Patch(patch) => patch.status == Some(Status::Available),
-            Self::Delete => false,
+            Self::PhotoUrls(_) | Self::Delete => false,
         }
     }
 }
@@ -239,8 +285,8 @@ impl PetPatch {
             Some(Some(patch)) => Some(patch.apply(current.category.as_ref())),
         };
         PetDetails {
-            name: changed(self.name.as_ref(), &current.name),
             category,
+            name: changed(self.name.as_ref(), &current.name),
             photo_urls: changed(self.photo_urls.as_ref(), &current.photo_urls),
             tags: changed(self.tags.as_ref(), &current.tags),
             status: self.status.unwrap_or(current.status),
@@ -280,12 +326,14 @@ pub struct NewPet {
 pub struct Version(pub i64);
 
 /// Stored pet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pet {
     /// Identifier.
     pub id: PetId,
     /// Version, which changes with every write.
+    #[serde(skip)]
     pub version: Version,
     /// Other fields.
+    #[serde(flatten)]
     pub details: PetDetails,
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::{fmt::Write as _, fs, process::Stdio};
-use test_support::{Home, Output, TestApp, TestDatabase, eventually};
+use test_support::{Home, Output, TestApp, TestDatabase, eventually, pets::pet_of_size};
 use tokio::io::AsyncWriteExt as _;
 
 struct Store {
@@ -59,6 +59,17 @@ fn by_lines(text: &str) -> Vec<Value> {
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn import_refuses_a_pet_above_16_kib() {
+    let store = Store::new().await;
+    let pets = [16 << 10, (16 << 10) + 1].map(|size| pet_of_size("large", size));
+    store.write("pets.ndjson", &ndjson(&pets));
+    let refused = store.run(&["import", "pets.ndjson"]).await;
+    let expected = "line 2: must have at most 16384 bytes as JSON\n";
+    assert!(refused.stderr.ends_with(expected), "{refused:?}");
+    assert_eq!(store.count().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

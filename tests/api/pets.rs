@@ -5,11 +5,14 @@ use std::collections::HashSet;
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::TestApp;
+use test_support::{TestApp, images::png, pets::pet_of_size};
 
 use super::conditional::assert_unchanged;
 
 const MAX_ID: i64 = (1 << 53) - 1;
+
+/// Maximum size of a pet in bytes.
+const MAX_SIZE: usize = 16 << 10;
 
 fn rex() -> Value {
     json!({
@@ -388,6 +391,66 @@ async fn update_pet_with_form_invalid_value_is_400_and_unknown_id_is_404() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pet_has_at_most_16_kib() {
+    let app = TestApp::start().await;
+    let added = app
+        .post("/pet", &pet_of_size("largest", MAX_SIZE))
+        .is(201)
+        .await;
+    let id = added.id();
+    let path = format!("/pet/{id}");
+    let too_large = pet_of_size("larger", MAX_SIZE + 1);
+    let tag = json!({"tags": [{"name": "larger"}]});
+    let form = || app.request(Method::POST, &format!("{path}?name=a%20longer%20one"));
+    for refused in [
+        app.post("/pet", &too_large).await,
+        app.put("/pet", &with_id(too_large.clone(), id)).await,
+        app.patch(&path, &tag).await,
+        form().await,
+        form().header("idempotency-key", "a").await,
+    ] {
+        assert_eq!(refused.invalid_fields(), ["body"], "{refused}");
+    }
+    let fetched = app.get(&path).is(200).await;
+    assert_eq!(fetched.text(), added.text());
+    let largest = with_id(pet_of_size("another", MAX_SIZE), id);
+    app.put("/pet", &largest).is(200).await;
+    app.patch(&path, &json!({"tags": []})).is(200).await;
+    let tag = json!({"tags": [{"name": "short"}]});
+    app.patch(&path, &tag).is(200).await;
+}
+
+/// One that was stored before there was the bound.
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_pet_above_16_kib_is_readable_and_can_be_ordered_and_deleted() {
+    let app = TestApp::start().await;
+    let id = app.pet("Rex").await;
+    let path = format!("/pet/{id}");
+    let image = app.request(Method::POST, &format!("{path}/uploadImage"));
+    let image = image.body(png(8, 8)).is(200).await.json();
+    let enlarge = "update pets set photo_urls = photo_urls || array_fill('/' || repeat('y', 2000), array[20])";
+    app.database.run(enlarge).await;
+    let pet = app.get(&path).is(200).await;
+    assert!(pet.body.len() > 40_000);
+    let found = app.get("/pet/findByStatus?status=available").is(200).await;
+    assert_eq!(found.json(), json!([pet.json()]));
+    let unchanged = app.patch(&path, &json!({"status": "sold"})).await;
+    assert_eq!(unchanged.invalid_fields(), ["body"]);
+    let upload = app.request(Method::POST, &format!("{path}/uploadImage"));
+    upload.body(png(9, 9)).await.problem(409);
+
+    let order = app.post("/store/order", &json!({"petId": id}));
+    order.is(201).await;
+    assert_eq!(app.get(&path).is(200).await.json()["status"], "pending");
+    let image = image["imageId"].as_str().expect("an id");
+    let delete = app.delete(&format!("{path}/images/{image}"));
+    delete.is(200).await;
+    let urls = app.get(&path).is(200).await.json()["photoUrls"].clone();
+    assert_eq!(urls.as_array().map(Vec::len), Some(20));
+    app.delete(&path).is(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn head_pet_is_get_without_body() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
@@ -475,12 +538,14 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
     let name = |length| "🦊".repeat(length);
     let url = |length: usize| format!("https://example.com/{}", "é".repeat(length - 20));
     let many = |count: usize, item: Value| Value::from(vec![item; count]);
-    let within = json!({
+    let mut within = json!({
         "id": MAX_ID, "name": name(255),
         "category": {"id": -MAX_ID, "name": name(255)},
-        "photoUrls": many(100, json!(url(2_048))),
-        "tags": many(100, json!({"id": MAX_ID, "name": name(255)})),
+        "photoUrls": many(100, json!("/a")),
+        "tags": many(100, json!({"id": MAX_ID})),
     });
+    within["photoUrls"][99] = json!(url(2_048));
+    within["tags"][99]["name"] = json!(name(255));
     let added = app.post("/pet", &within).is(201).await;
     let mut expected = within.clone();
     expected["status"] = json!("available");

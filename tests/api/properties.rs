@@ -101,16 +101,22 @@ fn pet() -> impl Strategy<Value = Value> {
     );
     // A character of which is visible.
     let name = text(0).prop_map(|name| format!("{}x", name.chars().take(254).collect::<String>()));
-    (id, name, optional).prop_map(|(id, name, (category, photo_urls, tags, status))| {
-        let mut pet = Map::new();
-        pet.insert("id".into(), id.into());
-        pet.insert("name".into(), name.into());
-        pet.extend(category.map(|category| ("category".to_owned(), category)));
-        pet.extend(photo_urls.map(|urls| ("photoUrls".to_owned(), json!(urls))));
-        pet.extend(tags.map(|tags| ("tags".to_owned(), json!(tags))));
-        pet.extend(status.map(|status| ("status".to_owned(), json!(status))));
-        pet.into()
-    })
+    (id, name, optional)
+        .prop_map(|(id, name, (category, photo_urls, tags, status))| {
+            let mut pet = Map::new();
+            pet.insert("id".into(), id.into());
+            pet.insert("name".into(), name.into());
+            pet.extend(category.map(|category| ("category".to_owned(), category)));
+            pet.extend(photo_urls.map(|urls| ("photoUrls".to_owned(), json!(urls))));
+            pet.extend(tags.map(|tags| ("tags".to_owned(), json!(tags))));
+            pet.extend(status.map(|status| ("status".to_owned(), json!(status))));
+            pet.into()
+        })
+        .prop_filter("a pet has at most 16 KiB", |pet: &Value| {
+            let mut longest = with_defaults(pet.clone());
+            longest["id"] = json!(MAX_ID);
+            longest.to_string().len() <= 16 << 10
+        })
 }
 
 /// Returns the pet with the defaults that responses have for absent fields.

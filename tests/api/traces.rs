@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use test_support::{
     MockHttp, PATIENCE, RequestExt, eventually,
     issuer::Issuer,
+    pets::pet_of_size,
     process::{Home, Service},
     raw::request_unread,
     signer::Signer,
@@ -465,13 +466,9 @@ async fn span_and_metric_do_not_wait_for_the_body_of_an_access_line_with_details
     let service = serve(&home, &settings).await;
     let path = "/api/v3/pet/findByStatus";
     // More than fits into the buffers on the way.
-    let urls: Vec<_> = (0..100)
-        .map(|n| format!("/{n}{}", "y".repeat(2_000)))
-        .collect();
-    for _ in 0..10 {
+    for _ in 0..150 {
         let add = service.request(Method::POST, "/pet", "special-key");
-        let add = add.json(&json!({"name": "a", "photoUrls": urls}));
-        add.is(201).await;
+        add.json(&pet_of_size("a", 16 << 10)).is(201).await;
     }
     let head = format!(
         "GET {path}?status=available HTTP/1.1\r\nHost: localhost\r\napi_key: special-key\r\ntraceparent: {}\r\n\r\n",

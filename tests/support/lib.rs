@@ -13,6 +13,7 @@ pub mod images;
 pub mod issuer;
 pub mod load;
 pub mod mock_http;
+pub mod pets;
 pub mod postgres;
 pub mod process;
 pub mod raw;

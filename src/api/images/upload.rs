@@ -125,7 +125,7 @@ struct FormBody {
         description = "The image. As bytes, its media type may also be that of the image."),
     responses(
         (status = 200, description = "The stored image.", body = UploadedBody),
-        (status = 409, description = "The pet has the maximum number of images or `photoUrls`, or a request with this `Idempotency-Key` is in progress."),
+        (status = 409, description = "The pet has the maximum number of images or `photoUrls`, or no room for another URL, or a request with this `Idempotency-Key` is in progress."),
         (status = 507, description = "The image store is full."),
     ),
 )]
@@ -296,13 +296,19 @@ async fn add(
         let reason = format!("pet {pet} already has {MAX_IMAGES} images, the maximum");
         return Err(Error::Conflict(reason));
     }
-    let mut urls = stored.details.photo_urls;
-    urls.push(url);
-    check_count(urls.len()).map_err(|_| {
+    let mut details = stored.details;
+    details.photo_urls.push(url);
+    check_count(details.photo_urls.len()).map_err(|_| {
         Error::Conflict(format!(
             "pet {pet} already has the maximum number of photoUrls"
         ))
     })?;
+    details.check_size().map_err(|reason| {
+        Error::Conflict(format!(
+            "pet {pet} has no room for the URL of another image: it {reason}"
+        ))
+    })?;
+    let urls = details.photo_urls;
     let key = db::images::insert(&mut *transaction, pet, image, content, initiator).await?;
     db::pets::replace_photo_urls(transaction, pet, urls, initiator.clone()).await?;
     Ok(key)

@@ -1,6 +1,6 @@
 //! JSON representation of pets.
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::{
@@ -12,16 +12,16 @@ use crate::{
         Invalid, Text,
         id::{PetId, check_label_id},
         pet::{
-            CategoryPatch, Change, Label, MAX_ITEMS, NewPet, Pet, PetDetails, PetName, PetPatch,
+            CategoryPatch, Change, Label, MAX_ITEMS, NewPet, PetDetails, PetName, PetPatch,
             PhotoUrl, check_count,
         },
     },
 };
 
 /// A pet of the store.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Pet, example = json!({
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes a Pet")]
+#[schema(as = Pet, rename_all = "camelCase", example = json!({
     "id": 1,
     "category": {"id": 1, "name": "Dogs"},
     "name": "Rex",
@@ -29,42 +29,24 @@ use crate::{
     "tags": [{"id": 1, "name": "friendly"}],
     "status": "available"
 }))]
-pub struct PetBody<'a> {
+pub struct PetBody {
     /// Identifier.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     id: i64,
     /// Category of the pet.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    category: Option<CategoryBody<'a>>,
+    category: Option<CategoryBody>,
     /// Name of the pet.
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
-    name: &'a str,
+    name: String,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
-    #[serde(serialize_with = "serialize_photo_urls")]
-    #[schema(value_type = Vec<PhotoUrlText>, inline, max_items = 100)]
-    photo_urls: &'a [PhotoUrl],
+    #[schema(inline, max_items = 100)]
+    photo_urls: Vec<PhotoUrlText>,
     /// Tags that the pet can be found by.
-    #[serde(serialize_with = "serialize_tags")]
-    #[schema(value_type = Vec<TagBody<'static>>, max_items = 100)]
-    tags: &'a [Label],
+    #[schema(max_items = 100)]
+    tags: Vec<TagBody>,
     /// Status of the pet in the store.
-    #[schema(value_type = StatusBody)]
-    status: &'static str,
-}
-
-fn serialize_photo_urls<S: Serializer>(
-    urls: &&[PhotoUrl],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(urls.iter().map(PhotoUrl::as_str))
-}
-
-fn serialize_tags<S: Serializer>(tags: &&[Label], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(tags.iter().map(|tag| TagBody {
-        id: tag.id,
-        name: tag.name.as_ref().map(Text::as_str),
-    }))
+    status: StatusBody,
 }
 
 /// An absolute http or https URL, or a relative reference.
@@ -74,31 +56,29 @@ fn serialize_tags<S: Serializer>(tags: &&[Label], serializer: S) -> Result<S::Ok
 struct PhotoUrlText(String);
 
 /// Category of pets. A `null` member means the same as an absent one; responses omit it.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes a category")]
 #[schema(as = Category, example = json!({"id": 1, "name": "Dogs"}))]
-pub struct CategoryBody<'a> {
+pub struct CategoryBody {
     /// Identifier that the client chooses.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
     id: Option<i64>,
     /// Name of the category.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
-    name: Option<&'a str>,
+    name: Option<String>,
 }
 
 /// Tag that pets can be found by. A `null` member means the same as an absent one; responses omit it.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes a tag")]
 #[schema(as = Tag, example = json!({"id": 1, "name": "friendly"}))]
-pub struct TagBody<'a> {
+pub struct TagBody {
     /// Identifier that the client chooses.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
     id: Option<i64>,
     /// Name of the tag.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
-    name: Option<&'a str>,
+    name: Option<String>,
 }
 
 /// Status of a pet in the store.
@@ -111,23 +91,8 @@ pub enum StatusBody {
     Sold,
 }
 
-impl<'a> From<&'a Pet> for PetBody<'a> {
-    fn from(Pet { id, details, .. }: &'a Pet) -> Self {
-        Self {
-            id: id.get(),
-            category: details.category.as_ref().map(|category| CategoryBody {
-                id: category.id,
-                name: category.name.as_ref().map(Text::as_str),
-            }),
-            name: details.name.as_str(),
-            photo_urls: &details.photo_urls,
-            tags: &details.tags,
-            status: details.status.as_str(),
-        }
-    }
-}
-
-/// Pet to add, or to replace another with. Unknown fields are ignored.
+/// Pet to add, or to replace another with, of at most 16,384 bytes as compact JSON with an identifier of 16 digits. Unknown fields are
+/// ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = PetInput, example = json!({
@@ -142,7 +107,7 @@ pub struct NewPetBody {
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     id: Field<i64>,
     /// Category of the pet.
-    #[schema(value_type = CategoryBody<'static>, required = false, nullable)]
+    #[schema(value_type = CategoryBody, required = false, nullable)]
     category: Field<LabelBody>,
     /// Name of the pet.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
@@ -151,7 +116,7 @@ pub struct NewPetBody {
     #[schema(value_type = Vec<PhotoUrlText>, inline, required = false, nullable, max_items = 100)]
     photo_urls: Field<Array<String, MAX_ITEMS>>,
     /// Tags that the pet can be found by.
-    #[schema(value_type = Vec<TagBody<'static>>, required = false, nullable, max_items = 100)]
+    #[schema(value_type = Vec<TagBody>, required = false, nullable, max_items = 100)]
     tags: Field<Array<LabelBody, MAX_ITEMS>>,
     /// Status of the pet in the store; `available` if absent.
     #[schema(value_type = StatusBody, required = false, nullable)]
@@ -175,7 +140,7 @@ pub struct ReplacementBody {
     pet: NewPetBody,
 }
 
-/// Changes to a pet, as a JSON Merge Patch: `null` removes a field.
+/// Changes to a pet, as a JSON Merge Patch: `null` removes a field. The pet has at most 16,384 bytes as JSON afterwards.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = PetPatch, example = json!({"status": "sold"}))]
@@ -185,7 +150,7 @@ pub struct PatchBody {
     id: Member<i64>,
     /// Category of the pet.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<CategoryBody<'static>>)]
+    #[schema(value_type = Option<CategoryBody>)]
     category: Member<CategoryPatchBody>,
     /// Name of the pet.
     #[serde(default, deserialize_with = "present")]
@@ -197,7 +162,7 @@ pub struct PatchBody {
     photo_urls: Member<Array<String, MAX_ITEMS>>,
     /// Tags that the pet can be found by.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<Vec<TagBody<'static>>>, max_items = 100)]
+    #[schema(value_type = Option<Vec<TagBody>>, max_items = 100)]
     tags: Member<Array<LabelBody, MAX_ITEMS>>,
     /// Status of the pet in the store.
     #[serde(default, deserialize_with = "present")]
@@ -261,13 +226,17 @@ impl NewPetBody {
         let photo_urls = photo_urls(violations, self.photo_urls);
         let tags = tags(violations, self.tags);
         let status = violations.optional("status", self.status, |status| status.parse());
-        Some(PetDetails {
-            name: name?,
+        let details = PetDetails {
             category,
+            name: name?,
             photo_urls,
             tags,
             status: status.unwrap_or_default(),
-        })
+        };
+        if let Err(reason) = details.check_size() {
+            violations.add("body", reason);
+        }
+        Some(details)
     }
 }
 

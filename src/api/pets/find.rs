@@ -30,7 +30,7 @@ const DEFAULT_LIMIT: usize = 20;
 #[derive(utoipa::ToSchema)]
 #[schema(max_items = 1_000)]
 #[expect(dead_code, reason = "has a maximum; the pets are written one by one")]
-struct PetPage(Vec<PetBody<'static>>);
+struct PetPage(Vec<PetBody>);
 
 /// List pets
 ///
@@ -77,7 +77,7 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
         ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("limit", Query), ("cursor", Query),
     ),
-    responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
+    responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody>, headers(("Link")))),
 )]
 pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
@@ -103,7 +103,7 @@ pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Respo
         ("match" = inline(Option<TagMatchParameter>), Query, description = "`any` matches pets with at least one of the tags, `all` matches pets with all of them."),
         ("limit", Query), ("cursor", Query),
     ),
-    responses((status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
+    responses((status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody>, headers(("Link")))),
 )]
 pub(super) async fn by_tags(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
@@ -194,7 +194,7 @@ impl Find for Filter {
     }
 
     fn write(pet: &Pet, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, &PetBody::from(pet))
+        serde_json::to_writer(json, pet)
     }
 }
 
@@ -233,6 +233,6 @@ impl Find for ByName {
     }
 
     fn write((_, pet): &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, &PetBody::from(pet))
+        serde_json::to_writer(json, pet)
     }
 }

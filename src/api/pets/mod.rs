@@ -32,7 +32,7 @@ use crate::{
     domain::{
         change::Initiator,
         id::PetId,
-        pet::{Change, NewPet, Pet, PetName, PetPatch, Status},
+        pet::{Change, NewPet, Pet, PetName, PetPatch, Refusal, Status},
     },
 };
 
@@ -58,7 +58,7 @@ pub fn read_new_pet(json: &[u8]) -> Result<NewPet, Error> {
     post, path = "/pet", operation_id = "addPet", tag = "pet", security(("bearer" = ["write:pets"])),
     request_body(content = NewPetBody, description = "The pet to add."),
     responses(
-        (status = 201, description = "The added pet.", body = PetBody<'static>,
+        (status = 201, description = "The added pet.", body = PetBody,
             headers(("ETag"), ("Location"))),
         (status = 409, description = "The `id` is in use, or a request with this `Idempotency-Key` is in progress."),
     ),
@@ -98,7 +98,7 @@ async fn add(
     params(("If-Match", Header), ("If-None-Match", Header)),
     request_body(content = ReplacementBody, description = "The new state of the pet."),
     responses(
-        (status = 200, description = "The pet after the replacement.", body = PetBody<'static>, headers(("ETag"))),
+        (status = 200, description = "The pet after the replacement.", body = PetBody, headers(("ETag"))),
         (status = 409, description = "The pet has an open order, and cannot be made available."),
     ),
 )]
@@ -120,7 +120,7 @@ async fn replace(
     get, path = "/pet/{petId}", operation_id = "getPetById", tag = "pet", security(("bearer" = ["read:pets"])),
     params(("If-Match", Header), ("If-None-Match", Header)),
     responses(
-        (status = 200, description = "The pet.", body = PetBody<'static>, headers(("ETag"))),
+        (status = 200, description = "The pet.", body = PetBody, headers(("ETag"))),
         (status = 304, description = "The client already has this version.", headers(("ETag"))),
     ),
 )]
@@ -148,7 +148,7 @@ async fn get(
         content((PatchBody = "application/merge-patch+json"), (PatchBody = "application/json")),
         description = "Fields of the pet to change."),
     responses(
-        (status = 200, description = "The changed pet.", body = PetBody<'static>, headers(("ETag"))),
+        (status = 200, description = "The changed pet.", body = PetBody, headers(("ETag"))),
         (status = 409, description = "The pet has an open order, and cannot be made available."),
     ),
 )]
@@ -176,7 +176,7 @@ async fn patch(
     ),
     request_body(content = inline(Option<FormUpdate>), content_type = "application/x-www-form-urlencoded"),
     responses(
-        (status = 200, description = "The changed pet.", body = PetBody<'static>, headers(("ETag"))),
+        (status = 200, description = "The changed pet.", body = PetBody, headers(("ETag"))),
         (status = 409, description = "The pet has an open order, and cannot be made available; or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
@@ -273,7 +273,12 @@ fn changed(id: PetId, outcome: ChangeOutcome) -> Result<Response, Error> {
         ChangeOutcome::Deleted => ApiResponse::deleted(&id),
         ChangeOutcome::NotFound => Err(no_such_pet(id)),
         ChangeOutcome::ConditionUnmet => Err(Error::PreconditionFailed),
-        ChangeOutcome::Held(held) => Err(Error::Conflict(format!("pet {id} {held}"))),
+        ChangeOutcome::Refused(refusal @ Refusal::Held) => {
+            Err(Error::Conflict(format!("pet {id} {refusal}")))
+        }
+        ChangeOutcome::Refused(Refusal::TooLarge(reason)) => {
+            Err(Error::one_violation("body", reason))
+        }
     }
 }
 
@@ -287,7 +292,7 @@ pub fn json(pet: &Pet) -> Result<Vec<u8>, Error> {
     /// Initial capacity in bytes, enough for most pets.
     const ROOM: usize = 512;
     let mut json = Vec::with_capacity(ROOM);
-    serde_json::to_writer(&mut json, &PetBody::from(pet)).map_err(Error::internal)?;
+    serde_json::to_writer(&mut json, pet).map_err(Error::internal)?;
     Ok(json)
 }
 

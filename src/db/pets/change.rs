@@ -25,7 +25,7 @@ use crate::{
         condition::{Conditions, Tags},
         id::PetId,
         image::ImageId,
-        pet::{Change, Held, Pet, PetDetails, PetPatch, PhotoUrl, Status, Version},
+        pet::{Change, Pet, PetDetails, PhotoUrl, Refusal, Status, Version},
     },
 };
 
@@ -75,8 +75,8 @@ pub enum ChangeOutcome {
     NotFound,
     /// A condition is false.
     ConditionUnmet,
-    /// The pet cannot be made available.
-    Held(Held),
+    /// The pet cannot be changed in this way.
+    Refused(Refusal),
 }
 
 /// Changes a pet, in one transaction and one commit with the changes of other requests.
@@ -86,6 +86,7 @@ pub async fn change(database: &Database, request: ChangeRequest) -> Result<Chang
         Change::Patch(patch) => {
             patch.photo_urls.as_ref().map_or(0, Vec::len) + patch.tags.as_ref().map_or(0, Vec::len)
         }
+        Change::PhotoUrls(urls) => urls.len(),
         Change::Delete => 0,
     };
     if elements > MAX_BATCHED_ELEMENTS {
@@ -113,14 +114,10 @@ pub async fn replace_photo_urls(
     urls: Vec<PhotoUrl>,
     initiator: Initiator,
 ) -> Result<(), Error> {
-    let patch = PetPatch {
-        photo_urls: Some(urls),
-        ..PetPatch::default()
-    };
     let request = ChangeRequest {
         id,
         conditions: Conditions::NONE,
-        change: Change::Patch(patch),
+        change: Change::PhotoUrls(urls),
         initiator,
     };
     change_in(transaction, &request).await.map(drop)
@@ -364,7 +361,7 @@ impl<'a> PendingChanges<'a> {
                 self.records.push(record(Action::Deleted));
                 return Applied::Ended(ChangeOutcome::Deleted);
             }
-            Err(held) => return Applied::Ended(ChangeOutcome::Held(held)),
+            Err(refusal) => return Applied::Ended(ChangeOutcome::Refused(refusal)),
         };
         let data = status_change(current.details.status, details.status);
         let number = self.states.len() + 1 - self.stored;

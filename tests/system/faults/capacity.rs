@@ -8,6 +8,7 @@ use std::{
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
+use test_support::pets::pet_of_size;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -27,13 +28,8 @@ const MEGABYTE: u64 = 1_000_000;
 
 /// Writes and reads pets with arrays at their limits until `stop`.
 async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<TimedResponse> {
-    let photo = format!("/{}", "x".repeat(2_047));
-    let pet = json!({
-        "id": 1,
-        "name": "y".repeat(255),
-        "photoUrls": vec![photo; 100],
-        "tags": vec![json!({"name": "z".repeat(255)}); 100],
-    });
+    let mut pet = pet_of_size(&"y".repeat(255), 16 << 10);
+    pet["id"] = json!(1);
     let mut responses = Vec::new();
     responses.push(TimedResponse::of(target.request(Method::POST, "/pet").json(&pet)).await);
     while !stop.is_cancelled() {

@@ -94,7 +94,7 @@ async fn refused_writes(stage: &Stage, count: usize) -> Vec<TimedResponse> {
     let started = Instant::now();
     let mut number = 0_u64;
     while refused.len() < count && started.elapsed() < Duration::from_secs(30) {
-        let photos: Vec<_> = (0..100)
+        let photos: Vec<_> = (0..7)
             .map(|_| {
                 number += 1;
                 format!("/{}", incompressible(number))

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use test_support::{
     images::{gif_with_large_frame, large_jpeg, png, png_chunk, png_with},
     make_key,
+    pets::pet_of_size,
 };
 
 use super::attack::Attack;
@@ -34,14 +35,6 @@ pub struct Means {
     image: String,
     /// Number of the pet with those images.
     pet: i64,
-}
-
-/// Returns the largest pet that the service accepts: 0.8 MB.
-fn large_pet() -> Value {
-    let urls: Vec<_> = (0..100)
-        .map(|n| format!("/{n}{}", "🐕".repeat(2_000)))
-        .collect();
-    json!({"name": "large", "photoUrls": urls, "tags": [{"name": "large"}]})
 }
 
 /// Returns the tags of many pets.
@@ -81,8 +74,8 @@ impl Means {
             revoked.id
         );
         stage.cluster.run(&revoke).await;
-        for _ in 0..12 {
-            add(target, &large_pet()).await;
+        for _ in 0..600 {
+            add(target, &pet_of_size("large", 16 << 10)).await;
         }
         let tags: Value = many_tags().iter().map(|tag| json!({"name": tag})).collect();
         let insert = format!(
