@@ -200,11 +200,7 @@ impl Error {
                 | Self::Overloaded
                 | Self::OverloadedByClient
                 | Self::IssuerUnavailable
-                | Self::Database(
-                    db::Error::Unavailable(_)
-                        | db::Error::Overloaded
-                        | db::Error::OverloadedByRequester
-                )
+                | Self::Database(db::Error::Unavailable(_) | db::Error::Overloaded)
         );
         self.status().is_server_error() && !is_logged_elsewhere
     }
@@ -223,11 +219,7 @@ impl Error {
             self,
             Self::TimedOut
                 | Self::OverloadedByClient
-                | Self::Database(
-                    db::Error::OverloadedByRequester
-                        | db::Error::StatementTimedOut
-                        | db::Error::TotalTimedOut
-                )
+                | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut)
         )
     }
 
@@ -268,8 +260,7 @@ impl Error {
             | Self::TimedOut
             | Self::BlobStore(blob_store::Error::Unavailable(_))
             | Self::Database(
-                db::Error::OverloadedByRequester
-                | db::Error::Overloaded
+                db::Error::Overloaded
                 | db::Error::StatementTimedOut
                 | db::Error::TotalTimedOut
                 | db::Error::Unavailable(_)
@@ -305,9 +296,6 @@ impl Error {
                 "the request took too long"
             }
             Self::Database(db::Error::Overloaded) => "the service is overloaded",
-            Self::Database(db::Error::OverloadedByRequester) => {
-                return Problem::new(status, self.to_string());
-            }
             Self::Database(_) if status == StatusCode::SERVICE_UNAVAILABLE => {
                 "the database is not available right now"
             }

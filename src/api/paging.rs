@@ -31,8 +31,8 @@ use super::{
     state::{AppState, Links},
 };
 use crate::{
-    db::{self, Database, Requester},
-    domain::{Invalid, parse_digits},
+    db::{self, Database},
+    domain::{Invalid, address::AddressKey, parse_digits},
     limits::shares::{Exhausted, Share, Shares},
 };
 
@@ -48,14 +48,12 @@ pub trait Find: Send + Sync + 'static {
     /// Identifier that matches are sorted by.
     type Id: Clone + PartialEq + Display + FromStr + Send + Sync;
 
-    /// Returns the first `limit` matches after `after`, or fewer if the search ends early: when it has cost much, or its
-    /// matches have `max_bytes`.
+    /// Returns the first `limit` matches after `after`, or fewer if the search ends early, when it has cost much.
     fn page(
         &self,
         database: &Database,
         after: Option<Self::Id>,
         limit: usize,
-        max_bytes: usize,
     ) -> impl Future<Output = Result<Page<Self>, db::Error>> + Send;
 
     /// Returns the identifier of a match.
@@ -167,8 +165,7 @@ pub struct Lists {
     max_page_size: usize,
     /// Memory of responses.
     memory: Shares,
-    /// Client address and caller of the request.
-    requester: Requester,
+    address: Option<AddressKey>,
 }
 
 impl FromRequestParts<AppState> for Lists {
@@ -181,10 +178,7 @@ impl FromRequestParts<AppState> for Lists {
             links: state.links.clone(),
             max_page_size: state.max_page_size,
             memory: state.concurrency.responses.clone(),
-            requester: Requester {
-                address: context.client_address(),
-                caller: context.caller.get().and_then(|caller| caller.id),
-            },
+            address: context.client_address(),
         })
     }
 }
@@ -218,7 +212,7 @@ impl Lists {
     /// Takes memory for a part of a list, before it is read, so that a client that reads none of its responses causes no work.
     fn reserve(&self) -> Result<Share, Exhausted> {
         let amount = Pace::BYTES.min(self.memory.max_per_address() / 4);
-        self.memory.take(self.requester.address, amount)
+        self.memory.take(self.address, amount)
     }
 
     /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part
@@ -236,10 +230,7 @@ impl Lists {
         let end = 'page: loop {
             // One more match than requested shows if there is another page.
             let wanted = pace.0.min(limit + 1 - count);
-            let rest = self.max_page_size.saturating_sub(json.len());
-            let after_id = after.clone();
-            let part = find.page(&self.database, after_id, wanted, rest.min(Pace::BYTES));
-            let part = self.requester.read(part).await?;
+            let part = find.page(&self.database, after.clone(), wanted).await?;
             let before = json.len();
             for item in &part.items {
                 let length = json.len();
@@ -267,8 +258,7 @@ impl Lists {
     /// A later failure cuts the connection, which no client can mistake for the end.
     async fn stream<F: Find>(self, find: F, after: Option<F::Id>) -> Result<Response, Error> {
         let reserved = self.reserve()?;
-        let first_page = find.page(&self.database, after, Pace::FIRST.0, Pace::BYTES);
-        let first_page = self.requester.read(first_page).await?;
+        let first_page = find.page(&self.database, after, Pace::FIRST.0).await?;
         drop(reserved);
         let mut is_first = true;
         let mut first = vec![b'['];
@@ -317,10 +307,7 @@ impl Lists {
             append::<F>(&mut json, items, &mut is_first)?;
             Ok::<_, Error>(json)
         };
-        let find_page = |after, Pace(limit)| {
-            let found = find.page(&self.database, Some(after), limit, Pace::BYTES);
-            self.requester.read(found)
-        };
+        let find_page = |after, Pace(limit)| find.page(&self.database, Some(after), limit);
         let mut matches = find_page(last, pace).await?;
         let mut next_pace = pace;
         loop {

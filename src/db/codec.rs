@@ -53,19 +53,16 @@ impl From<LabelColumn<'_>> for Label {
     }
 }
 
-/// Columns of a pet that are always small, each after a prefix.
-macro_rules! small_columns {
-    ($prefix:literal) => {
-        concat!($prefix, "status, ", $prefix, "name, ", $prefix, "category")
-    };
-}
-
 /// Columns of a pet that follow from what the client sets, each after a prefix: the fields of [`PetRow`].
 macro_rules! client_columns {
     ($prefix:literal) => {
         concat!(
-            crate::db::codec::small_columns!($prefix),
-            ", ",
+            $prefix,
+            "status, ",
+            $prefix,
+            "name, ",
+            $prefix,
+            "category, ",
             $prefix,
             "photo_urls, ",
             $prefix,
@@ -76,38 +73,14 @@ macro_rules! client_columns {
     };
 }
 
-/// Columns from which a [`Pet`] is decoded. Those that can be large are null unless a condition holds.
+/// Columns from which a [`Pet`] is decoded.
 macro_rules! pet_columns {
     () => {
-        concat!("id, version, ", crate::db::codec::client_columns!(""))
-    };
-    ($condition:literal) => {
-        concat!(
-            "id, version, ",
-            crate::db::codec::small_columns!(""),
-            ", case when ",
-            $condition,
-            " then photo_urls end as photo_urls, case when ",
-            $condition,
-            " then tags end as tags"
-        )
+        "id, version, status, name, category, photo_urls, tags"
     };
 }
 
-pub(super) use {client_columns, pet_columns, small_columns};
-
-/// Returns the size in bytes of the columns of a pet that can be large, or `None` if the statement has left them out.
-pub(super) fn size_of_large_columns(row: &PgRow) -> Result<Option<usize>, sqlx::Error> {
-    let mut size = 0;
-    for column in ["photo_urls", "tags"] {
-        let value = row.try_get_raw(column)?;
-        if value.is_null() {
-            return Ok(None);
-        }
-        size += value.as_bytes().map_or(0, <[u8]>::len);
-    }
-    Ok(Some(size))
-}
+pub(super) use {client_columns, pet_columns};
 
 /// Row of a pet, in the JSON that `jsonb_populate_recordset` reads: one parameter for the rows of a batch.
 #[derive(Serialize)]

@@ -208,7 +208,7 @@ impl Connector {
             Pooler::None => "begin",
             Pooler::Transaction => pooler::BEGIN,
         };
-        if self.pooler == Pooler::Transaction || lock_timeout != self.lock_timeout {
+        if matches!(self.pooler, Pooler::Transaction) || lock_timeout != self.lock_timeout {
             let lock_timeout = lock_timeout.as_millis();
             return Some(format!("{begin}; set local lock_timeout = {lock_timeout}").into());
         }

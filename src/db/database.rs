@@ -12,7 +12,7 @@ use super::{
     breaker::{Breaker, IS_STANDBY, refuse_standby},
     connect::{ConnectOptions, Connection, Connector},
     error::{AsDatabaseError, Error},
-    large_reads::{Cost, Requester},
+    large_reads::{Cost, rest},
     pool::{self, Pool, Usage},
     pooler,
 };
@@ -82,17 +82,18 @@ impl Database {
         self.0.pool.run(false, Duration::ZERO, work).await
     }
 
-    /// Runs `read`, which may return large rows or many, or takes much CPU, as one of a few at a time.
+    /// Runs `read`, which may return many rows or take much CPU, as one of a few at a time.
     pub async fn read_large<T>(
         &self,
         cost: Cost,
         read: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let (reads, requester) = (&self.0.pool.large_reads, Requester::current());
-        let permit = reads.acquire(requester, cost, self.breaker()).await?;
+        let _permit = self.0.pool.large_reads.acquire(cost).await?;
         let began = Instant::now();
         let result = self.run(read).await;
-        permit.rest(began.elapsed()).await;
+        if cost == Cost::Cpu {
+            rest(began.elapsed()).await;
+        }
         result
     }
 

@@ -26,9 +26,6 @@ pub enum Error {
     /// Too many requests already wait for PostgreSQL.
     #[error("too many requests wait for PostgreSQL")]
     Overloaded,
-    /// Too many large reads of this client address or caller wait.
-    #[error("too many large reads of the client address or of the caller are in progress")]
-    OverloadedByRequester,
     /// Lock timeout: another transaction held a lock for too long.
     #[error("another transaction held a lock for too long: {0}")]
     Locked(#[source] Arc<sqlx::Error>),
@@ -125,7 +122,7 @@ impl Error {
                 error.kind(),
                 io::ErrorKind::NotConnected | io::ErrorKind::ConnectionRefused
             ),
-            _ => matches!(self, Self::Overloaded | Self::OverloadedByRequester),
+            _ => matches!(self, Self::Overloaded),
         }
     }
 }

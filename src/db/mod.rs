@@ -55,7 +55,7 @@ pub use self::{
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
     health::HealthCheck,
-    large_reads::{Cost, Requester},
+    large_reads::Cost,
     pool::Usage,
     pooler::PLANNER_SETTINGS,
     server::{Server, ServerVersion},

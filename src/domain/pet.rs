@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - Lengths are in characters (Unicode scalar values).
-//! - A pet has at most [`MAX_SIZE`] bytes as JSON. One that was stored before there was this bound may be larger: only a change
-//!   by a client must leave it within.
+//! - A change by a client leaves a pet with at most [`MAX_SIZE`] bytes as JSON. One that was stored before there was this bound may
+//!   be larger, and one whose status an order has changed, by a few.
 //! - No value is rewritten: `category`, `tags` and `photoUrls` are returned exactly as they were sent.
 
 use icu_properties::{

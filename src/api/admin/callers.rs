@@ -204,7 +204,6 @@ impl Find for Callers {
         database: &Database,
         after: Option<CallerName>,
         limit: usize,
-        _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
         let page = database.run(async |connection| {
             db::callers::list(connection, &self.prefix, after.as_ref(), limit).await

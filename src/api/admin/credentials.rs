@@ -228,7 +228,6 @@ impl Find for Credentials {
         database: &Database,
         after: Option<CredentialId>,
         limit: usize,
-        _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
         let page = database.run(async |connection| {
             db::credentials::list(connection, self.kind, self.caller, after, limit).await

@@ -244,7 +244,6 @@ impl Find for Webhooks {
         database: &Database,
         after: Option<WebhookId>,
         limit: usize,
-        _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
         let page =
             database.run(async |connection| db::webhooks::list(connection, after, limit).await);
@@ -272,7 +271,6 @@ impl Find for Deliveries {
         database: &Database,
         after: Option<Position>,
         limit: usize,
-        _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
         let page = database
             .run(async |connection| db::deliveries::list(connection, self.0, after, limit).await);

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     db::{
-        self, Cost, Requester,
+        self, Cost,
         changes::{Page, Start},
     },
     domain::{
@@ -130,8 +130,8 @@ async fn list(
         actor: actor.map(|name| name.as_str().to_owned()),
         after: last.or(after),
     };
-    let address = context.client_address();
     if is_stream {
+        let address = context.client_address();
         return stream::open(state, wanted, &caller, address, &headers).await;
     }
     let filter = wanted.filter(&caller);
@@ -140,15 +140,11 @@ async fn list(
     } else {
         Start::After(after.unwrap_or_default())
     };
-    let read = state.database.read_large(Cost::Bytes, async |connection| {
+    let read = state.database.read_large(Cost::Rows, async |connection| {
         db::changes::publish_all(connection).await?;
         db::changes::page(connection, start, &filter, limit).await
     });
-    let requester = Requester {
-        address,
-        caller: caller.id,
-    };
-    let page: Result<Page, _> = requester.read(read).await?;
+    let page: Result<Page, _> = read.await?;
     let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
     let changes = changes.into_iter().map(|change| {
         if filter.hides_actor_of(&change) {

@@ -22,7 +22,7 @@ use crate::{
         state::AppState,
     },
     db::{
-        self, Cost, Requester,
+        self, Cost,
         changes::{Filter, Page, Start},
     },
     domain::{
@@ -55,10 +55,6 @@ pub async fn open(
     let share = state.concurrency.change_streams.take(address, 1)?;
     let subscription = state.feed.subscribe().await?;
     let mut stream = ChangeStream {
-        requester: Requester {
-            address,
-            caller: caller.id,
-        },
         filter: wanted.filter(caller),
         credentials: [API_KEY, header::AUTHORIZATION]
             .iter()
@@ -103,8 +99,6 @@ pub async fn open(
 
 struct ChangeStream {
     state: AppState,
-    /// Client address and caller of the request.
-    requester: Requester,
     /// Header fields with the credentials of the request.
     credentials: HeaderMap,
     wanted: Wanted,
@@ -224,15 +218,14 @@ impl ChangeStream {
         None
     }
 
-    /// Reads the next page, in turn with other large reads: a stream reads page after page, and a page looks at up to 10,000
-    /// changes.
+    /// Reads the next page, as one of a few large reads: a page looks at up to 10,000 changes.
     async fn read_page(&mut self) -> Result<(), Error> {
         let database = &self.state.database;
-        let read = database.read_large(Cost::Bytes, async |connection| {
+        let read = database.read_large(Cost::Rows, async |connection| {
             db::changes::publish_all(connection).await?;
             db::changes::page(connection, Start::After(self.position), &self.filter, PAGE).await
         });
-        let page: Result<Page, _> = self.requester.read(read).await?;
+        let page: Result<Page, _> = read.await?;
         let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
         if changes.is_empty() {
             if next == self.position {

@@ -176,7 +176,6 @@ impl Find for Orders {
         database: &Database,
         after: Option<OrderId>,
         limit: usize,
-        _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
         let Self { visible, pet, .. } = *self;
         let page = database.run(async |connection| {

@@ -14,7 +14,7 @@ use crate::{
     },
     db::{
         self, Cost, Database,
-        pets::{NamePosition, Range},
+        pets::{NamePosition, Range, Searched},
     },
     domain::{
         Invalid,
@@ -35,8 +35,7 @@ struct PetPage(Vec<PetBody>);
 /// List pets
 ///
 /// Returns a page of pets in the order of their identifiers or, with `name`, of those whose names begin with it, in the order of
-/// the names. Upper and lower case are the same. While more remain, `Link` has the URL of the next page; a page of large pets
-/// may have fewer than `limit`.
+/// the names. Upper and lower case are the same. While more remain, `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/pet", operation_id = "listPets", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
@@ -164,29 +163,28 @@ impl Find for Filter {
         database: &Database,
         after: Option<PetId>,
         limit: usize,
-        max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
-        let range = Range {
-            after,
-            limit,
-            max_bytes,
-        };
-        let page = match self {
+        let range = Range { after, limit };
+        let pets = match self {
             Self::Status(statuses) => db::pets::find_by_status(database, statuses, range).await?,
             Self::AnyTag(names) => {
                 db::pets::find_by_any_tag(database, Arc::clone(names), range).await?
             }
             Self::AllTags(names) => {
-                let found = database.read_large(Cost::Cpu, async |connection| {
+                let searched = database.read_large(Cost::Cpu, async |connection| {
                     db::pets::find_by_all_tags(connection, names, range).await
                 });
-                found.await?
+                let Searched {
+                    pets,
+                    continue_after,
+                } = searched.await?;
+                return Ok(Page {
+                    items: pets,
+                    continue_after,
+                });
             }
         };
-        Ok(Page {
-            items: page.pets,
-            continue_after: page.continue_after,
-        })
+        Ok(pets.into())
     }
 
     fn id(pet: &Pet) -> PetId {
@@ -213,19 +211,11 @@ impl Find for ByName {
         database: &Database,
         after: Option<NamePosition>,
         limit: usize,
-        max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
-        let range = Range {
-            after,
-            limit,
-            max_bytes,
-        };
+        let range = Range { after, limit };
         let (name, statuses) = (self.name.as_str(), &self.statuses);
-        let page = db::pets::find_by_name(database, name, statuses, range).await?;
-        Ok(Page {
-            items: page.pets,
-            continue_after: page.continue_after,
-        })
+        let pets = db::pets::find_by_name(database, name, statuses, range).await?;
+        Ok(pets.into())
     }
 
     fn id((position, _): &Self::Item) -> NamePosition {

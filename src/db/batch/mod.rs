@@ -37,7 +37,6 @@ use super::{
     connect::Connection,
     deadline::{self, QUERY_TIMEOUT},
     error::Error,
-    large_reads::{Cost, Requester},
     pool::{Pool, Usage},
 };
 use crate::trace_context;
@@ -91,7 +90,6 @@ struct BatchItem<B: BatchedStatement> {
     input: B::Input,
     result_sender: ResultSender<B>,
     queued_at: Instant,
-    requester: Requester,
     span: Span,
 }
 
@@ -129,7 +127,6 @@ impl Batchers {
             input,
             result_sender,
             queued_at: Instant::now(),
-            requester: Requester::current(),
             span: span.clone(),
         };
         self.enqueue(item)?;
@@ -294,9 +291,9 @@ async fn execute_batch<B: BatchedStatement>(
     for BatchItem { span, .. } in &*items {
         span.record("db.operation.batch.size", batch_size);
     }
-    let (mut inputs, (result_senders, requesters)): (Vec<_>, (Vec<_>, Vec<_>)) = items
+    let (mut inputs, result_senders): (Vec<_>, Vec<_>) = items
         .drain(..)
-        .map(|item| (item.input, (item.result_sender, item.requester)))
+        .map(|item| (item.input, item.result_sender))
         .unzip();
 
     let result = {
@@ -316,15 +313,12 @@ async fn execute_batch<B: BatchedStatement>(
             if !B::IS_READ_ONLY {
                 context.pool.committed.notify_one();
             }
-            let result_senders = result_senders.into_iter().zip(requesters);
-            for ((result_sender, requester), result) in result_senders.zip(results) {
+            for (result_sender, result) in result_senders.into_iter().zip(results) {
                 match result {
                     // Sending fails if the request was cancelled meanwhile.
                     BatchResult::Done(output) => drop(result_sender.send(Ok(output))),
                     BatchResult::ExecuteSeparately(input) => {
-                        // A read is executed separately because its rows are large, a change for other reasons.
-                        let large = B::IS_READ_ONLY.then_some(requester);
-                        spawn_separately::<B>(context, input, result_sender, queued_at, large);
+                        spawn_separately::<B>(context, input, result_sender, queued_at);
                     }
                 }
             }
@@ -341,7 +335,7 @@ async fn execute_batch<B: BatchedStatement>(
     // If the inputs are drained, the statement succeeded and the commit failed: a retry could execute them twice.
     if may_succeed_separately && inputs.len() == result_senders.len() {
         for (input, result_sender) in inputs.into_iter().zip(result_senders) {
-            spawn_separately::<B>(context, input, result_sender, queued_at, None);
+            spawn_separately::<B>(context, input, result_sender, queued_at);
         }
     } else {
         // Which of them made the statement slow is not known: none is to blame.
@@ -355,35 +349,21 @@ async fn execute_batch<B: BatchedStatement>(
     }
 }
 
-/// Executes one request in its own transaction, in the background; a large read when it is its requester's turn.
+/// Executes one request in its own transaction, in the background.
 fn spawn_separately<B: BatchedStatement>(
     context: &BatchContext,
     input: B::Input,
-    mut result_sender: ResultSender<B>,
+    result_sender: ResultSender<B>,
     queued_at: Instant,
-    large: Option<Requester>,
 ) {
     let pool = context.pool.clone();
     context.tasks.spawn(async move {
-        let permit = async {
-            let Some(requester) = large else {
-                return Ok(None);
-            };
-            let breaker = &pool.connector.breaker;
-            let permit = pool.large_reads.acquire(requester, Cost::Bytes, breaker);
-            permit.await.map(Some)
-        };
-        let permit = tokio::select! {
-            biased;
-            () = result_sender.closed() => return,
-            permit = permit => permit,
-        };
+        if result_sender.is_closed() {
+            return;
+        }
         let execute =
             async |transaction: &mut Connection| B::execute_one(transaction, input.clone()).await;
-        let result = async {
-            let _permit = permit?;
-            pool.transact(Some(queued_at), execute).await
-        };
+        let result = pool.transact(Some(queued_at), execute);
         let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;
         let _ = result_sender.send(result.unwrap_or(Err(Error::TimedOut)));
     });

@@ -1,24 +1,19 @@
 //! Finds pets by the beginning of their names, in the order of the folded names ([`fold_name`]) and identifiers.
 //!
 //! Invariants:
-//! - The form of the query fixes its plan, and a page ends early when its pets are large, as in `find_by`. Each status is one
-//!   range of the index `pets_by_name`.
+//! - The form of the query fixes its plan, as in `find_by`. Each status is one range of the index `pets_by_name`.
 //! - Pets with names that are not folded yet are not found. The service folds them within seconds ([`fold_names`]).
 
 use std::{fmt, str::FromStr};
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, Row as _};
+use sqlx::{FromRow as _, Row as _, postgres::PgRow};
 
 use super::find_by::{MAX_SHARED_LIMIT, Range};
 use crate::{
     db::{
-        codec::{pet_columns, size_of_large_columns},
-        connect::Connection,
-        database::Database,
-        deadline::with_timeout,
-        error::Error,
-        large_reads::Cost,
+        codec::pet_columns, connect::Connection, database::Database, deadline::with_timeout,
+        error::Error, large_reads::Cost,
     },
     domain::{
         Invalid, end_of_prefix,
@@ -57,28 +52,20 @@ impl FromStr for NamePosition {
     }
 }
 
-/// Pets of a range, in the order of their names.
-#[derive(Debug, Default)]
-pub struct NamePage {
-    /// The pets, with their positions.
-    pub pets: Vec<(NamePosition, Pet)>,
-    /// Set if the page ended early, because it was large: the position after which it continues.
-    pub continue_after: Option<NamePosition>,
-}
-
-/// Returns the pets of `range` with one of `statuses` and names that begin with `prefix`, without regard to case.
+/// Returns the pets of `range` with one of `statuses` and names that begin with `prefix`, without regard to case, in the order of
+/// their names.
 pub async fn find_by_name(
     database: &Database,
     prefix: &str,
     statuses: &[Status],
     range: Range<NamePosition>,
-) -> Result<NamePage, Error> {
+) -> Result<Vec<(NamePosition, Pet)>, Error> {
     let is_small = range.limit <= MAX_SHARED_LIMIT;
     let find = async |connection: &mut Connection| read(connection, prefix, statuses, range).await;
     if is_small {
         return database.run(find).await;
     }
-    database.read_large(Cost::Bytes, find).await
+    database.read_large(Cost::Rows, find).await
 }
 
 /// Query that merges one range of the index per status. Its conditions and its order have the expression of the index, so that
@@ -86,27 +73,18 @@ pub async fn find_by_name(
 #[doc(hidden)]
 pub const FIND_BY_NAME: &str = concat!(
     "select ",
-    pet_columns!("bytes <= $6 or number = 1"),
+    pet_columns!(),
     ", folded_name
-    from (
-        select pet.*, sum(pg_column_size(photo_urls) + pg_column_size(tags)) over until_here as bytes,
-               row_number() over until_here as number
-        from (
-            select of_status.*
-            from unnest($1::text[]) as wanted
-            cross join lateral (
-                select * from pets
-                where ((status || ':' || folded_name), id) > (wanted || ':' || $2, $3)
-                  and (status || ':' || folded_name) < wanted || $4
-                order by (status || ':' || folded_name), id
-                limit $5
-            ) of_status
-            order by of_status.folded_name, of_status.id
-            limit $5
-        ) pet
-        window until_here as (rows unbounded preceding)
-    ) pet
-    order by folded_name, id"
+    from unnest($1::text[]) as wanted
+    cross join lateral (
+        select * from pets
+        where ((status || ':' || folded_name), id) > (wanted || ':' || $2, $3)
+          and (status || ':' || folded_name) < wanted || $4
+        order by (status || ':' || folded_name), id
+        limit $5
+    ) of_status
+    order by folded_name, id
+    limit $5"
 );
 
 async fn read(
@@ -114,41 +92,32 @@ async fn read(
     prefix: &str,
     statuses: &[Status],
     range: Range<NamePosition>,
-) -> Result<NamePage, Error> {
+) -> Result<Vec<(NamePosition, Pet)>, Error> {
     let prefix = fold_name(prefix);
     let end = end_of_prefix(&format!(":{prefix}"));
     let start = NamePosition {
         folded_name: prefix,
         id: 0,
     };
-    let (limit, max_bytes) = (range.limit(), range.max_bytes());
+    let limit = range.limit();
     let after = range.after.map_or(start.clone(), |after| after.max(start));
     let statuses: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
-    let mut rows = sqlx::query(FIND_BY_NAME)
+    let rows = sqlx::query(FIND_BY_NAME)
         .bind(statuses)
         .bind(after.folded_name)
         .bind(after.id)
         .bind(end)
         .bind(limit)
-        .bind(max_bytes)
         .fetch(connection);
-    let read = async {
-        let mut page = NamePage::default();
-        while let Some(row) = rows.try_next().await? {
-            if size_of_large_columns(&row)?.is_none() {
-                page.continue_after = page.pets.last().map(|(position, _)| position.clone());
-                break;
-            }
-            let pet = Pet::from_row(&row)?;
-            let position = NamePosition {
-                folded_name: row.try_get("folded_name")?,
-                id: pet.id.get(),
-            };
-            page.pets.push((position, pet));
-        }
-        Ok(page)
+    let pet = |row: PgRow| {
+        let pet = Pet::from_row(&row)?;
+        let position = NamePosition {
+            folded_name: row.try_get("folded_name")?,
+            id: pet.id.get(),
+        };
+        Ok((position, pet))
     };
-    with_timeout(read).await
+    with_timeout(rows.and_then(async |row| pet(row)).try_collect()).await
 }
 
 /// Folds up to 1,000 names of pets that were added or renamed without their folded names, in a transaction. Returns their

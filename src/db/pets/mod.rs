@@ -8,23 +8,21 @@ mod find_by_name;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, Row as _};
 
-use self::find_by::MAX_SHARED_BYTES;
 pub use self::{
     add::{Addition, add, insert},
     change::{
         ChangeOutcome, ChangeRequest, change, change_in, find_for_update, replace_photo_urls,
     },
     find_by::{
-        FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, PetPage, Range, find_by_all_tags,
+        FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, Range, Searched, find_by_all_tags,
         find_by_any_tag, find_by_status,
     },
-    find_by_name::{FIND_BY_NAME, NamePage, NamePosition, find_by_name, fold_names},
+    find_by_name::{FIND_BY_NAME, NamePosition, find_by_name, fold_names},
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
-    codec::{pet_columns, size_of_large_columns},
+    codec::pet_columns,
     connect::Connection,
     database::Database,
     deadline::with_timeout,
@@ -67,32 +65,16 @@ impl BatchedStatement for Reads {
         let mut ids: Vec<i64> = inputs.iter().map(|id| id.get()).collect();
         ids.sort_unstable();
         ids.dedup();
-        let mut found = Vec::with_capacity(ids.len());
-        let mut large = Vec::new();
-        // Larger pets are read separately.
-        let max_bytes = MAX_SHARED_BYTES / ids.len();
-        let mut rows = sqlx::query(concat!(
-            "select ",
-            pet_columns!("bytes <= $2"),
-            " from pets
-             cross join lateral (values (pg_column_size(photo_urls) + pg_column_size(tags))) as size (bytes)
-             where id = any ($1)",
-        ))
-        .bind(ids)
-        .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX))
-        .fetch(connection);
-        while let Some(row) = rows.try_next().await? {
-            if size_of_large_columns(&row)?.is_none_or(|size| size > max_bytes) {
-                large.push(row.try_get("id")?);
-                continue;
-            }
-            let pet = Pet::from_row(&row)?;
-            found.push((pet.id, Arc::new(pet)));
+        let mut found: Vec<Arc<Pet>> = Vec::with_capacity(ids.len());
+        let query = concat!("select ", pet_columns!(), " from pets where id = any ($1)");
+        let mut pets = sqlx::query_as(query).bind(ids).fetch(connection);
+        while let Some(pet) = pets.try_next().await? {
+            found.push(Arc::new(pet));
         }
         // For so few pets, a linear search is faster than hashing.
-        let results = (inputs.drain(..)).map(|id| match found.iter().find(|(it, _)| *it == id) {
-            None if large.contains(&id) => BatchResult::ExecuteSeparately(id),
-            found => BatchResult::Done(found.map(|(_, pet)| Arc::clone(pet))),
+        let results = inputs.drain(..).map(|id| {
+            let pet = found.iter().find(|pet| pet.id == id);
+            BatchResult::Done(pet.map(Arc::clone))
         });
         Ok(results.collect())
     }
