@@ -59,19 +59,18 @@
 //!   timeout          database deadline, shared by the statements of a request (db::deadline)
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
-//!   response_memory  maximum memory of responses that are being sent
 //!   check            demo keys only in requests from this machine
 //!   check            scopes that the operation needs
 //!   catch_panic      again: inside the limits, against which a panic does not count
 //!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST
-//!   compress         gzip or zstd, only of lists; also around the document, pages and metrics
+//! api::compression   gzip or zstd, only of lists; also of the document, pages and metrics (api::layers::compress)
 //! api::extract       every invalid field at once (api::fields); uploads: api::images::receive
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet
 //!   db::batch        one statement for concurrent requests
 //!   db::record       the record of the change, in the same statement
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);
-//!                    of large reads, a few at a time, in turns (db::large_reads)
+//!                    of large reads, a few at a time (db::large_reads)
 //! ```
 //!
 //! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The error is

@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod body;
 pub mod changes;
+pub mod compression;
 pub mod conditional;
 pub mod credentials;
 pub mod error;
@@ -54,7 +55,7 @@ use self::{
         authenticate::Authenticate,
         catch_panic::CatchPanic,
         check::{Check, authorize, local_demo_keys, refuse_conditions, validate_request},
-        compress::{Compress, CompressConstants},
+        compress::CompressConstants,
         cors::Cors,
         error_body::ErrorBody,
         idempotency::IdempotencyKeys,
@@ -62,7 +63,6 @@ use self::{
         rate_limit::RateLimit,
         request_context::CreateContext,
         request_span::RequestSpan,
-        response_memory::ResponseMemory,
         timeout::{DatabaseDeadline, Timeout},
     },
     operations::{BASE, Operations, Route},
@@ -106,7 +106,6 @@ pub fn constants(
 pub fn router(operations: &Operations, constants: Router<AppState>, state: AppState) -> Router {
     let trusted_proxies = Arc::clone(&state.trusted_proxies);
     let (has_details, limits) = (state.access_details, &state.concurrency);
-    let (load, memory) = (limits.clone(), limits.clone());
     // The layers, from the outermost to the innermost. What they do depends on the facts of the route, which are outside of
     // them all; without facts, it is no operation.
     let layers = ServiceBuilder::new()
@@ -119,17 +118,17 @@ pub fn router(operations: &Operations, constants: Router<AppState>, state: AppSt
         .layer(around(CatchPanic)) // inside the access log, which records the 500, and the request id
         .layer(around(Check(validate_request))) // before anything acts on a request that two servers could read differently
         .layer(around(Check(refuse_conditions))) // they must not be ignored
-        .layer(around(LoadShed { limits: load })) // before anything waits
+        .layer(around(LoadShed {
+            limits: limits.clone(),
+        })) // before anything waits
         .layer(around(DatabaseDeadline)) // for the statements of the layers, too
         .layer(around(Authenticate(state.clone()))) // failures count against the client address
         .layer(around(RateLimit::new(&state))) // the plan is the caller's; without a caller, by client address
-        .layer(around(ResponseMemory { limits: memory })) // inside the limits, against which its refusal does not count
         .layer(around(Check(local_demo_keys(state.demo_keys)))) // they are public
         .layer(around(Check(authorize))) // before the body is read; a refusal counts against the limits
         .layer(around(CatchPanic)) // inside the limits, against which a panic does not count
         .layer(around(Timeout(state.request_timeout))) // inside the layers that must not be cut off
         .layer(around(IdempotencyKeys(state.clone()))) // stored responses belong to a caller; reads the body
-        .layer(around(Compress::default())) // only lists; inside the memory of responses
         .into_inner();
     let routes = operations.routes.iter().cloned().chain(health::routes());
     let pages = constants
@@ -145,10 +144,7 @@ pub fn operations_router(
 ) -> Router {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
     let metrics = get(async move || ([(header::CONTENT_TYPE, TEXT)], metrics()));
-    let compressed = ServiceBuilder::new()
-        .layer(ServiceLayer)
-        .layer(around(Compress::of_all()));
-    let metrics = Route::probe("/metrics", metrics.layer(compressed));
+    let metrics = Route::probe("/metrics", metrics.layer(compression::encoder()));
     let trusted_proxies = Arc::clone(&state.trusted_proxies);
     let has_details = state.access_details;
     let layers = ServiceBuilder::new()

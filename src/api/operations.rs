@@ -7,13 +7,14 @@
 
 use axum::{http::Method, routing::MethodRouter};
 use serde_json::{Value, json};
+use tower::{ServiceBuilder, util::AndThenLayer};
 use utoipa::openapi::{
     OpenApi, RefOr,
     path::{Operation, PathItem},
 };
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
-use super::state::AppState;
+use super::{compression, state::AppState};
 use crate::domain::caller::{Scope, Scopes};
 
 /// Base path of the API.
@@ -48,8 +49,6 @@ pub enum Kind {
     Probe,
     /// Operation: its requests need resources, which are bounded.
     Operation,
-    /// Operation with a response that may be compressed.
-    List,
 }
 
 /// Limit that a request counts against.
@@ -89,11 +88,6 @@ impl Facts {
         timeout_factor: 1,
         is_at_root: false,
     };
-    /// Those of a list.
-    pub const LIST: Self = Self {
-        kind: Kind::List,
-        ..Self::OPERATION
-    };
     /// Those of an operation with a secret in its response.
     pub const SECRET: Self = Self {
         keys: Keys::Refused,
@@ -106,9 +100,9 @@ impl Facts {
         ..Self::OPERATION
     };
 
-    /// Returns true for all operations, also lists.
+    /// Returns true for an operation.
     pub const fn is_operation(&self) -> bool {
-        matches!(self.kind, Kind::Operation | Kind::List)
+        matches!(self.kind, Kind::Operation)
     }
 
     /// Adds what an operation documents.
@@ -226,6 +220,14 @@ impl Operations {
     /// Adds the operations on one path, as `routes!` returns them.
     pub fn routes(self, routes: UtoipaMethodRouter<AppState>) -> Self {
         self.routes_with(Facts::OPERATION, routes)
+    }
+
+    /// Adds an operation that returns a list, which is compressed if the client accepts that.
+    pub fn list(self, (schemas, paths, methods): UtoipaMethodRouter<AppState>) -> Self {
+        let compressing = ServiceBuilder::new()
+            .layer(AndThenLayer::new(compression::at_once))
+            .layer(compression::encoder());
+        self.routes((schemas, paths, methods.layer(compressing)))
     }
 
     /// Adds the operations on one path with these facts, and those that they document.

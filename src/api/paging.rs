@@ -5,11 +5,12 @@
 //!   bounded for any number of matches.
 //! - A slow client holds no database connection.
 //! - A match that exists while the whole list is read is in it exactly once.
-//! - A page that is built is counted as memory of responses whenever it waits for the database.
+//! - A list is counted as memory of lists until its bytes are sent. A client that uses its share gets 503, if it asks for pets,
+//!   before anything is read.
 //!
-//! Pages have more matches where these are small. Each is read while the one before it is sent.
+//! The parts of a whole list have more matches where these are small. Each is read while the one before it is sent.
 
-use std::{fmt::Display, str::FromStr};
+use std::{fmt::Display, slice, str::FromStr, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
@@ -18,16 +19,19 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use futures_util::{StreamExt, stream};
-use tokio::sync::mpsc;
+use futures_util::{Stream, StreamExt, stream};
+use serde::Serialize;
+use tokio::{sync::mpsc, task::coop::consume_budget};
 use tracing::Instrument;
 
 use super::{
+    compression::{AT_ONCE, encoder_memory},
     error::Error,
     extract::Parameters,
     fields::Violations,
     operations::BASE,
     request_context::RequestContext,
+    response::{MAX_UNCOUNTED, counted},
     state::{AppState, Links},
 };
 use crate::{
@@ -40,6 +44,12 @@ use crate::{
 const MAX_LIMIT: usize = 1_000;
 /// Maximum number of names in a list parameter.
 const MAX_NAMES: usize = 100;
+/// Bytes counted for a list before its first matches are read.
+const RESERVED: usize = 256 << 10;
+/// Bytes counted for a list that is streamed: for two parts of [`Pace::BYTES`], of which one waits for the other to be sent, as they
+/// are read. A part that waits behind much smaller pets may have twice as many. With an encoder, this is an eighth of the share of
+/// an address, which is as much as the last quarter of the memory admits.
+const STREAMED: usize = 2 << 20;
 
 /// Query with a list of matches.
 pub trait Find: Send + Sync + 'static {
@@ -161,11 +171,11 @@ pub struct Lists {
     database: Database,
     /// Builds the URL of the next page.
     links: Links,
-    /// Maximum size of a page in bytes, unless a single match is larger.
-    max_page_size: usize,
-    /// Memory of responses.
+    /// Memory of lists.
     memory: Shares,
     address: Option<AddressKey>,
+    /// Memory in bytes of the encoder of a long list.
+    encoder: usize,
 }
 
 impl FromRequestParts<AppState> for Lists {
@@ -176,9 +186,9 @@ impl FromRequestParts<AppState> for Lists {
         Ok(Self {
             database: state.database.clone(),
             links: state.links.clone(),
-            max_page_size: state.max_page_size,
-            memory: state.concurrency.responses.clone(),
+            memory: state.concurrency.lists.clone(),
             address: context.client_address(),
+            encoder: encoder_memory(&parts.headers),
         })
     }
 }
@@ -195,8 +205,8 @@ impl Lists {
         let Some(limit) = limit else {
             return self.stream(find, after).await;
         };
-        let (body, end) = self.page(&find, after, limit).await?;
-        let mut response = json_response(Body::from(body));
+        let (json, end) = self.page(&find, after, limit).await?;
+        let mut response = self.counted(json)?;
         if let Some(end) = end {
             let cursor = cursor(end);
             let names = [kept, &["limit"]].concat();
@@ -209,15 +219,37 @@ impl Lists {
         Ok(response)
     }
 
-    /// Takes memory for a part of a list, before it is read, so that a client that reads none of its responses causes no work.
-    fn reserve(&self) -> Result<Share, Exhausted> {
-        let amount = Pace::BYTES.min(self.memory.max_per_address() / 4);
-        self.memory.take(self.address, amount)
+    /// Responds with a list that was read as a whole.
+    pub fn whole(&self, list: &impl Serialize) -> Result<Response, Error> {
+        self.counted(serde_json::to_vec(list).map_err(Error::internal)?)
     }
 
-    /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part
-    /// at a time, so that no large matches beyond the maximum size are read. Fails if the memory of responses is
-    /// in use.
+    /// Responds with a list that is counted until its bytes are sent. One that is compressed meanwhile is sent in parts, so that
+    /// other requests get their turn.
+    fn counted(&self, json: Vec<u8>) -> Result<Response, Error> {
+        if json.len() <= MAX_UNCOUNTED {
+            return Ok(json_response(Body::from(json)));
+        }
+        let is_short = json.len() <= AT_ONCE;
+        let encoder = if is_short { 0 } else { self.encoder };
+        let share = self.memory.take(self.address, json.len() + encoder)?;
+        let share = Arc::new(share);
+        let json = counted(json, &share);
+        let mut response = json_response(match encoder {
+            0 => Body::from(json),
+            _ => in_parts(json),
+        });
+        response.extensions_mut().insert(share);
+        Ok(response)
+    }
+
+    /// Takes memory for a list before it is read, so that a client that reads none of its responses soon causes no work.
+    fn reserve(&self) -> Result<Share, Exhausted> {
+        self.memory.take(self.address, RESERVED)
+    }
+
+    /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part at a time:
+    /// if the memory of lists is in use, the rest is not read.
     async fn page<F: Find>(
         &self,
         find: &F,
@@ -225,29 +257,30 @@ impl Lists {
         limit: usize,
     ) -> Result<(Vec<u8>, Option<F::Id>), Error> {
         let mut share = self.reserve()?;
-        let mut json = vec![b'['];
-        let (mut count, mut pace) = (0, Pace::FIRST);
-        let end = 'page: loop {
+        let (mut json, mut is_first) = (vec![b'['], true);
+        let (mut count, mut wanted) = (0, Pace::FIRST.0);
+        let end = loop {
             // One more match than requested shows if there is another page.
-            let wanted = pace.0.min(limit + 1 - count);
-            let part = find.page(&self.database, after.clone(), wanted).await?;
-            let before = json.len();
+            wanted = wanted.min(limit + 1 - count);
+            let mut part = find.page(&self.database, after.clone(), wanted).await?;
+            let (found, before) = (part.items.len(), json.len());
+            part.items.truncate(limit - count);
             for item in &part.items {
-                let length = json.len();
-                append::<F>(&mut json, std::slice::from_ref(item), &mut (count == 0))?;
-                if count == limit || (count > 0 && json.len() > self.max_page_size) {
-                    json.truncate(length);
-                    break 'page after;
-                }
-                count += 1;
-                after = Some(F::id(item));
+                append::<F>(&mut json, slice::from_ref(item), &mut is_first)?;
+                // A page of large pets takes tens of milliseconds: other requests get their turn.
+                consume_budget().await;
             }
-            // A part that ends right behind a match has all that were wanted, or is large.
-            if part.items.is_empty() || part.end(wanted) != after {
+            count += found;
+            after = part.items.last().map(F::id).or(after);
+            if count > limit {
+                break after;
+            }
+            if found < wanted || part.continue_after.is_some() {
                 break part.continue_after;
             }
-            share.grow_to(json.capacity())?;
-            pace = pace.after(part.items.len(), json.len() - before);
+            drop(share);
+            share = self.memory.take(self.address, json.capacity())?;
+            wanted = Pace(found).after(found, json.len() - before).0;
         };
         json.push(b']');
         json.shrink_to_fit();
@@ -259,95 +292,113 @@ impl Lists {
     async fn stream<F: Find>(self, find: F, after: Option<F::Id>) -> Result<Response, Error> {
         let reserved = self.reserve()?;
         let first_page = find.page(&self.database, after, Pace::FIRST.0).await?;
-        drop(reserved);
         let mut is_first = true;
         let mut first = vec![b'['];
         append::<F>(&mut first, &first_page.items, &mut is_first)?;
         let Some(last) = first_page.end(Pace::FIRST.0) else {
             first.push(b']');
-            return Ok(json_response(Body::from(first)));
+            return self.counted(first);
         };
+        drop(reserved);
+        let share = self.memory.take(self.address, STREAMED + self.encoder)?;
+        let share = Arc::new(share);
         let pace = Pace::FIRST.after(first_page.items.len(), first.len());
-        let first = stream::once(std::future::ready(Ok(first.into())));
-        let (chunks, following) = mpsc::channel(1);
+        let first = stream::once(std::future::ready(Ok(counted(first, &share))));
+        let (parts, following) = mpsc::channel(1);
         let rest = async move {
             tokio::select! {
                 // The client disconnected.
-                () = chunks.closed() => {}
-                sent = self.send_rest(&find, last, pace, is_first, &chunks) => if let Err(error) = sent {
-                    if error.is_database_outage() {
+                () = parts.closed() => {}
+                sent = self.send_rest(&find, last, pace, is_first, (&parts, &share)) => if let Err(error) = sent {
+                    if error.is_database_outage() || !error.is_logged() {
                         tracing::warn!(%error, "failed to stream a list; closing the connection");
                     } else {
                         tracing::error!(%error, "failed to stream a list; closing the connection");
                     }
-                    let _ = chunks.send(Err(error)).await;
+                    let _ = parts.send(Err(error)).await;
                 }
             }
         };
         tokio::spawn(rest.in_current_span());
-        let following = stream::unfold(following, async |mut following| {
-            following.recv().await.map(|chunk| (chunk, following))
-        });
-        Ok(json_response(Body::from_stream(first.chain(following))))
+        let body = Body::from_stream(first.chain(received(following)));
+        Ok(json_response(body))
     }
 
-    /// Sends the parts after `last`. PostgreSQL searches for a part while the one before it is serialized and sent, unless
-    /// that is a single match, which may be large. No database connection is held while waiting for a slow client.
+    /// Sends the parts after `last`, which hold the share. PostgreSQL searches for a part while the one before it is serialized
+    /// and sent. No database connection is held while waiting for a slow client.
     async fn send_rest<F: Find>(
         &self,
         find: &F,
         last: F::Id,
         mut pace: Pace,
         mut is_first: bool,
-        chunks: &mpsc::Sender<Result<Bytes, Error>>,
+        (parts, share): (&Sending, &Arc<Share>),
     ) -> Result<(), Error> {
-        // The intended size of a part, so that it rarely has to grow.
-        let mut chunk = |items: &[F::Item]| {
-            let mut json = Vec::with_capacity(Pace::BYTES);
-            append::<F>(&mut json, items, &mut is_first)?;
-            Ok::<_, Error>(json)
-        };
         let find_page = |after, Pace(limit)| find.page(&self.database, Some(after), limit);
         let mut matches = find_page(last, pace).await?;
         let mut next_pace = pace;
         loop {
             let end = matches.end(pace.0);
-            let is_last = end.is_none();
+            let (items, is_last) = (matches.items, end.is_none());
             let send = async {
-                // First, so that no more chunks are held than the channel has room for.
-                let room = chunks.reserve().await;
-                let mut chunk = chunk(&matches.items)?;
-                let next_pace = pace.after(matches.items.len(), chunk.len());
+                let mut json = Vec::with_capacity(AT_ONCE);
+                append::<F>(&mut json, &items, &mut is_first)?;
+                let next_pace = pace.after(items.len(), json.len());
+                drop(items);
                 if is_last {
-                    chunk.push(b']');
+                    json.push(b']');
                 }
-                // A page that ended early may have no pet.
-                if let Ok(room) = room
-                    && !chunk.is_empty()
-                {
-                    room.send(Ok(chunk.into()));
-                }
+                // Matches that are much larger than those before them.
+                let own_share = if json.len() > 2 * Pace::BYTES {
+                    json.shrink_to_fit();
+                    Some(Arc::new(self.memory.take(self.address, json.len())?))
+                } else {
+                    None
+                };
+                let json = counted(json, own_share.as_ref().unwrap_or(share));
+                send_in_parts(parts, json).await;
                 Ok::<_, Error>(next_pace)
             };
             let Some(last) = end else {
                 return send.await.map(drop);
             };
-            if matches.items.len() == 1 {
-                // It may be large: the next one is not read before it is in the channel.
-                next_pace = send.await?;
-                matches.items.clear();
-                matches = find_page(last, next_pace).await?;
-                pace = next_pace;
-            } else {
-                let (next, following_pace) = tokio::join!(find_page(last, next_pace), send);
-                (pace, next_pace) = (next_pace, following_pace?);
-                matches = next?;
-            }
+            let (next, following_pace) = tokio::join!(find_page(last, next_pace), send);
+            (pace, next_pace) = (next_pace, following_pace?);
+            matches = next?;
         }
     }
 }
 
-/// Number of matches per page, chosen so that a page has about [`Pace::BYTES`].
+/// Channel to the body of a list.
+type Sending = mpsc::Sender<Result<Bytes, Error>>;
+
+/// Returns a body of the parts of a list.
+fn in_parts(list: Bytes) -> Body {
+    let (parts, sent) = mpsc::channel(1);
+    tokio::spawn(async move { send_in_parts(&parts, list).await });
+    Body::from_stream(received(sent))
+}
+
+/// Sends a list in parts of up to [`AT_ONCE`], so that its compression lets other requests have their turn. Ends if the client
+/// disconnects.
+async fn send_in_parts(parts: &Sending, mut list: Bytes) {
+    while !list.is_empty() {
+        let part = list.split_to(list.len().min(AT_ONCE));
+        if parts.send(Ok(part)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns what a channel receives. tower-http polls it again after the end.
+fn received<T>(channel: mpsc::Receiver<T>) -> impl Stream<Item = T> {
+    let received = stream::unfold(channel, async |mut channel| {
+        channel.recv().await.map(|item| (item, channel))
+    });
+    received.fuse()
+}
+
+/// Number of matches per part of a list, chosen so that a part has about [`Pace::BYTES`].
 #[derive(Clone, Copy)]
 struct Pace(usize);
 
@@ -355,10 +406,10 @@ impl Pace {
     /// Small, so that the response begins early, and that pages of pets share a statement.
     const FIRST: Self = Self(32);
     /// Bounds what is read and not sent if the matches that follow have the maximum size of a pet.
-    const MOST: usize = 512;
+    const MOST: usize = 256;
     const BYTES: usize = 256 << 10;
 
-    /// Returns the pace after a page of `items` matches in `bytes`.
+    /// Returns the pace after a part of `items` matches in `bytes`.
     fn after(self, items: usize, bytes: usize) -> Self {
         match items {
             0 => self,

@@ -1,6 +1,9 @@
 //! Builds the JSON responses that all resources share.
 
+use std::sync::Arc;
+
 use axum::{
+    body::Bytes,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -9,6 +12,29 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::error::Error;
+use crate::limits::shares::Share;
+
+/// Maximum size in bytes of a response that is not counted: the kernel takes it at once.
+pub const MAX_UNCOUNTED: usize = 16 << 10;
+
+/// Returns bytes that hold a share until they are dropped: those of a response have then been sent.
+pub fn counted(bytes: impl Into<Bytes>, share: &Arc<Share>) -> Bytes {
+    struct Counted {
+        bytes: Bytes,
+        _share: Arc<Share>,
+    }
+
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+
+    Bytes::from_owner(Counted {
+        bytes: bytes.into(),
+        _share: Arc::clone(share),
+    })
+}
 
 /// Returns a response with `body` as compact JSON.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, Error> {

@@ -86,8 +86,6 @@ pub struct Parts {
     pub orphaned_blobs: OrphanedBlobs,
     /// Builds the URLs in responses.
     pub links: Links,
-    /// Maximum size of a page of a list in bytes.
-    pub max_page_size: usize,
     /// Lifetime of a new API key; `None` for never.
     pub key_lifetime: Option<Duration>,
     /// Lifetime of an access token.

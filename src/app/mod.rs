@@ -121,7 +121,6 @@ impl App {
             trusted_proxies: config.limits.trusted_proxies.into(),
             cors_origins: config.server.cors_origins.clone(),
             concurrency: ConcurrencyLimits::new(server, &config.changes, hashes_at_once),
-            max_page_size: bytes(server.max_page_size),
             anonymous_scopes: config.auth.anonymous_scopes,
             anonymous_plan: config.auth.anonymous_plan,
             access_details: config.telemetry.access_details,

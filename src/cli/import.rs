@@ -18,10 +18,8 @@ use super::{
 };
 use crate::{config::Config, db::imports::Import};
 
-/// Maximum number of records in a statement.
-const CHUNK: usize = 10_000;
-/// Number of bytes of the file after which a statement is sent, too: a pet may be large.
-const CHUNK_BYTES: u64 = 4 << 20;
+/// Maximum number of records in a statement: 16 MB of the largest pets.
+const CHUNK: usize = 1_000;
 /// Maximum number of problems in an error.
 const MAX_PROBLEMS: usize = 100;
 
@@ -64,7 +62,6 @@ impl ImportPets {
         // By line.
         let mut problems = BTreeMap::new();
         let mut chunk = Vec::with_capacity(CHUNK);
-        let mut chunk_begins = 0;
         for record in pet_file::records(bar.wrap_read(file), format)? {
             match record? {
                 Ok(record) => chunk.push(record),
@@ -73,10 +70,9 @@ impl ImportPets {
             if problems.len() == MAX_PROBLEMS {
                 break;
             }
-            if chunk.len() == CHUNK || bar.position() - chunk_begins >= CHUNK_BYTES {
+            if chunk.len() == CHUNK {
                 import.add(&chunk).await?;
                 chunk.clear();
-                chunk_begins = bar.position();
             }
         }
         import.add(&chunk).await?;

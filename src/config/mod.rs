@@ -222,7 +222,6 @@ impl Config {
                 server.max_connections_per_address == 0,
             ),
             ("server.max_requests", server.max_requests == 0),
-            ("server.max_page_size", server.max_page_size.0 == 0),
             (
                 "auth.access_token_lifetime",
                 auth.access_token_lifetime.as_secs() == 0,
@@ -256,10 +255,9 @@ impl Config {
         if self.webhooks.max_deliveries.get() < 2 {
             return Err(("webhooks.max_deliveries", "must be at least 2"));
         }
-        // The largest share of one client address.
-        if server.max_response_memory.0 < server.max_page_size.0.saturating_mul(11) {
-            let reason = "must be at least 11 times server.max_page_size";
-            return Err(("server.max_response_memory", reason));
+        // A whole list takes 2 MiB, and a client address may use an eighth.
+        if server.max_response_memory.0 < 16 << 20 {
+            return Err(("server.max_response_memory", "must be at least 16MiB"));
         }
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.query().is_none();
         if !(server.public_url.iter()).all(|url| is_http(url) && url.fragment().is_none()) {

@@ -51,7 +51,6 @@ pub struct Server {
     pub max_connections_per_address: usize,
     pub max_requests: usize,
     pub max_response_memory: ByteSize,
-    pub max_page_size: ByteSize,
     pub max_header_size: ByteSize,
     pub max_body_size: ByteSize,
 }

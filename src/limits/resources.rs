@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use super::shares::{Exhausted, Share, Shares};
-use crate::{config, domain::address::AddressKey};
+use super::shares::Shares;
+use crate::config;
 
-/// Maximum number of bytes counted for a response with an image: two pieces of 128 KiB, of which one is being sent. Those
-/// of S3 have the size of a TLS record, 16 KiB.
-const MAX_COUNTED_OF_IMAGE: usize = 256 << 10;
-
-/// Maximum number of requests that wait for a rendering.
-const MAX_RENDERINGS: usize = 256;
+/// Maximum number of bytes of images that are being sent.
+const MAX_IMAGES: usize = 64 << 20;
+/// Maximum number of look-ups of images and of requests that wait for a rendering. By default, a client may have as many as
+/// requests without credentials.
+const MAX_RENDERINGS: usize = 512;
 /// Maximum number of requests that wait for a password hash: about one second of work.
 const MAX_WAITING_HASHES: usize = 50;
 
@@ -27,9 +26,9 @@ pub struct ConcurrencyLimits {
     pub renderings: Shares,
     /// Number of passwords that are being hashed or wait for it, except those of lists of accounts.
     pub password_hashes: Shares,
-    /// Bytes of responses that are being sent.
-    pub responses: Shares,
-    /// The same for images, so that clients that read them slowly do not hold up other responses.
+    /// Bytes of lists that are being sent.
+    pub lists: Shares,
+    /// Bytes of images that are being sent.
     pub images: Shares,
     /// Number of streams of changes.
     pub change_streams: Shares,
@@ -37,16 +36,14 @@ pub struct ConcurrencyLimits {
 
 impl ConcurrencyLimits {
     /// Allows `max_requests` concurrent requests, of which half may be of one address and half without credentials,
-    /// `max_response_memory` bytes of responses, of which images have a quarter, a queue of `hashes_at_once` passwords, and
-    /// `max_streams` streams of changes, of which an eighth may be of one address, on half of the connections.
+    /// `max_response_memory` bytes of lists, a queue of `hashes_at_once` passwords, and `max_streams` streams of changes, of
+    /// which an eighth may be of one address, on half of the connections.
     pub fn new(server: &config::Server, changes: &config::Changes, hashes_at_once: usize) -> Self {
         let (max_requests, half) = (server.max_requests, server.max_requests.div_ceil(2));
         let max_response_memory = server.max_response_memory.as_u64();
         let max_response_memory = usize::try_from(max_response_memory).unwrap_or(usize::MAX);
         let max_streams = changes.max_streams.min(server.max_connections / 2);
         let hashes = hashes_at_once + MAX_WAITING_HASHES;
-        let images = max_response_memory / 4;
-        let responses = max_response_memory - images;
         Self {
             requests: Shares::new(max_requests, half),
             without_credentials: Shares::new(half, half.div_ceil(4)),
@@ -54,21 +51,10 @@ impl ConcurrencyLimits {
             // A page of an image gallery may need many at once.
             renderings: Shares::new(MAX_RENDERINGS, MAX_RENDERINGS / 4),
             password_hashes: Shares::new(hashes, hashes / 4),
-            responses: Shares::new(responses, responses / 8),
-            images: Shares::new(images, images / 8),
+            lists: Shares::new(max_response_memory, max_response_memory / 8),
+            images: Shares::new(MAX_IMAGES, MAX_IMAGES / 8),
             change_streams: Shares::new(max_streams, max_streams.div_ceil(8)),
         }
-    }
-
-    /// Takes memory for a response with `length` bytes of an image, which are read in pieces.
-    pub fn take_for_image(
-        &self,
-        address: Option<AddressKey>,
-        length: u64,
-    ) -> Result<Share, Exhausted> {
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let amount = length.min(MAX_COUNTED_OF_IMAGE);
-        self.images.take(address, amount)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -87,11 +86,6 @@ impl Shares {
         })
     }
 
-    /// Returns the maximum amount of one address.
-    pub fn max_per_address(&self) -> usize {
-        self.0.max_per_address
-    }
-
     /// Returns the amount in use.
     pub fn in_use(&self) -> usize {
         self.0.used().total
@@ -100,18 +94,6 @@ impl Shares {
     /// Returns the maximum amount in use.
     pub fn max(&self) -> usize {
         self.0.max
-    }
-}
-
-impl Share {
-    /// Increases the share to an amount, at most that of one address, if that much is left.
-    pub fn grow_to(&mut self, amount: usize) -> Result<(), Exhausted> {
-        let amount = amount.min(self.shares.0.max_per_address);
-        let more = amount.saturating_sub(self.amount);
-        let mut more = self.shares.take(self.address, more)?;
-        // The other share is dropped without its amount.
-        self.amount += mem::take(&mut more.amount);
-        Ok(())
     }
 }
 
@@ -154,10 +136,6 @@ mod tests {
         assert_eq!(exhausted, Err(Exhausted::ByClient));
         assert!(take("192.0.2.2", 1).is_ok());
         drop(all);
-        let mut growing = take("192.0.2.1", 3).expect("its share");
-        assert!(growing.grow_to(9).is_ok(), "no more than its share");
-        assert!(take("192.0.2.1", 1).is_err());
-        drop(growing);
         assert!(take("192.0.2.1", 9).is_ok(), "no more than its share");
 
         // A /56 has the share of an address.

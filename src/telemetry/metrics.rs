@@ -74,7 +74,7 @@ pub const METRICS: &[Described] = &[
     metric(Gauge, "http_server_active_requests_max", &[],
         "Maximum number of API requests in progress (server.max_requests)."),
     metric(Counter, "http_server_shed_requests_total", &[],
-        "Requests refused because server.max_requests or server.max_response_memory was in use."),
+        "Requests refused because server.max_requests, server.max_response_memory or another maximum was in use."),
     metric(Counter, "http_server_stalled_connections_total", &[],
         "Connections closed because a write made no progress."),
     metric(Gauge, "http_server_open_connections", &[("listener", &["api", "operations"])], "Open client connections."),

@@ -674,17 +674,14 @@ async fn total_timeout_of_statements_is_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn response_for_which_its_client_has_no_memory_left_is_counted() {
-    // An address may use 384 KiB, and the pets have 320 kB.
-    let settings = [
-        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "4MiB"),
-        ("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", "360KiB"),
-    ];
+    // An address may use 2 MiB, and the pets have 1.8 MB.
+    let settings = [("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "16MiB")];
     let limited = Limited::start(Plan::Free, &settings).await;
     let pets = "insert into pets (id, status, name, category, photo_urls, tags)
         select n, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[20]), '[]'
-        from generate_series(1, 8) n";
+        from generate_series(1, 45) n";
     limited.app.database.run(pets).await;
-    let all = "/pet/findByStatus?status=sold&limit=10";
+    let all = "/pet/findByStatus?status=sold&limit=100";
     let head = format!(
         "GET /api/v3{all} HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\r\n",
         limited.app.key

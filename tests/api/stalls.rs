@@ -47,7 +47,7 @@ async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
     app.database.run(MANY).await;
     let all = "/pet/findByStatus?status=sold";
     for reads_bytes in [false, true] {
-        // One client address has 12 MiB, and each stream needs three, though not from its first byte on.
+        // One client address has 16 MiB, and each stream needs two.
         let mut unread = JoinSet::new();
         while app.get(all).send().await.expect("a response").status() != 503 {
             assert!(unread.len() < 20, "streams have no bound");

@@ -36,7 +36,7 @@ const RESOURCES: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
-    &["state", "error", "body", "extract", "openapi", "conditional", "credentials", "fields", "idempotency",
+    &["state", "error", "body", "extract", "openapi", "compression", "conditional", "credentials", "fields", "idempotency",
       "kinds", "operations", "paging", "problem", "request_context", "request_id", "response", "scopes", "usage"];
 
 #[rustfmt::skip]

@@ -499,13 +499,14 @@ pub(super) async fn retry_all(
 )]
 pub(super) async fn attempts(
     State(database): State<Database>,
+    lists: Lists,
     Path(id): Path<WebhookId>,
 ) -> Result<Response, Error> {
     let attempts = database.run(async |connection| {
         find(connection, id).await?;
         Ok::<_, Error>(db::deliveries::attempts(connection, id).await?)
     });
-    response::json(StatusCode::OK, &Attempts(attempts.await?))
+    lists.whole(&Attempts(attempts.await?))
 }
 
 /// Send a test

@@ -11,7 +11,7 @@ mod wanted;
 
 use axum::{
     extract::State,
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     response::Response,
 };
 use utoipa::ToSchema;
@@ -23,10 +23,9 @@ use super::{
     extract::{Parameters, Query},
     fields::Violations,
     kinds::KindBody,
-    operations::{Facts, Operations},
-    paging::{parse_distinct, parse_limit},
+    operations::Operations,
+    paging::{Lists, parse_distinct, parse_limit},
     request_context::{CurrentCaller, RequestContext},
-    response,
     state::AppState,
 };
 use crate::{
@@ -48,7 +47,7 @@ const DEFAULT_LIMIT: usize = 100;
 
 /// Returns the operation.
 pub fn router() -> Operations {
-    Operations::new().routes_with(Facts::LIST, routes!(list))
+    Operations::new().list(routes!(list))
 }
 
 /// Read the record of changes
@@ -84,6 +83,7 @@ pub fn router() -> Operations {
 )]
 async fn list(
     State(state): State<AppState>,
+    lists: Lists,
     context: RequestContext,
     CurrentCaller(caller): CurrentCaller,
     Query(query): Query,
@@ -157,7 +157,7 @@ async fn list(
         changes: changes.collect(),
         next: next.0,
     };
-    response::json(StatusCode::OK, &body)
+    lists.whole(&body)
 }
 
 /// Order of a page.

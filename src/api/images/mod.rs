@@ -11,7 +11,7 @@ mod serve;
 mod upload;
 mod urls;
 
-use axum::{extract::State, http::StatusCode, response::Response};
+use axum::{extract::State, response::Response};
 use chrono::SecondsFormat;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -27,7 +27,8 @@ use super::{
     error::Error,
     extract::{Path, PathPair},
     operations::{Facts, Keys, Operations},
-    response::{self, ApiResponse},
+    paging::Lists,
+    response::ApiResponse,
 };
 use crate::{
     blob_store::OrphanedBlobs,
@@ -44,7 +45,7 @@ pub fn router() -> Operations {
     };
     Operations::new()
         .routes(routes!(serve::get, delete))
-        .routes_with(Facts::LIST, routes!(list))
+        .list(routes!(list))
         .routes_with(upload, routes!(upload::upload))
 }
 
@@ -100,6 +101,7 @@ struct Images(Vec<ImageBody>);
 )]
 async fn list(
     State(database): State<Database>,
+    lists: Lists,
     Path(pet): Path<PetId>,
     urls: Urls,
 ) -> Result<Response, Error> {
@@ -121,8 +123,7 @@ async fn list(
         url: image_url(&urls, pet, image.id),
         created_at: (image.created_at).to_rfc3339_opts(SecondsFormat::Millis, true),
     });
-    let images: Vec<_> = bodies.collect();
-    response::json(StatusCode::OK, &images)
+    lists.whole(&bodies.collect::<Vec<_>>())
 }
 
 /// Delete an image

@@ -3,7 +3,7 @@
 //! Invariant: browsers treat the bytes as an image only. Their type is the one that was detected at the upload,
 //! sniffing is disabled, and a page in them could do nothing.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use axum::{
     body::Body,
@@ -11,6 +11,7 @@ use axum::{
     http::{HeaderMap, HeaderName, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use futures_util::TryStreamExt as _;
 use tracing::Instrument as _;
 
 use super::{
@@ -24,6 +25,7 @@ use crate::{
         extract::{PathPair, Query},
         fields::Violations,
         request_context::RequestContext,
+        response::counted,
         state::AppState,
     },
     blob_store,
@@ -38,6 +40,8 @@ use crate::{
     },
 };
 
+/// Maximum number of bytes counted for an image that is being sent: two pieces of 128 KiB.
+const MAX_COUNTED: usize = 256 << 10;
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
@@ -292,10 +296,12 @@ async fn respond(
     let body = match *method {
         Method::HEAD => Body::empty(),
         _ => {
-            // Until the response is counted, so that a client that reads none causes no unnecessary reads.
-            let (concurrency, address) = (&state.concurrency, request.client_address());
-            let _reserved = concurrency.take_for_image(address, length)?;
-            Body::from_stream(state.blobs.read(&image.key, range).await?)
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            let address = request.client_address();
+            // Before anything is read, so that a client that reads no responses causes no work.
+            let share = (state.concurrency.images).take(address, length.min(MAX_COUNTED))?;
+            let (share, read) = (Arc::new(share), state.blobs.read(&image.key, range));
+            Body::from_stream(read.await?.map_ok(move |bytes| counted(bytes, &share)))
         }
     };
     let length = [(header::CONTENT_LENGTH, length)];

@@ -3,12 +3,13 @@
 use std::mem;
 
 use axum::{
-    body::HttpBody as _,
+    body::{Body, HttpBody as _},
     http::header,
     response::{IntoResponse, Response},
 };
+use http_body_util::BodyExt as _;
 
-use super::{Incoming, Middleware, Next, counted_body::counted};
+use super::{Incoming, Middleware, Next};
 use crate::{
     api::{credentials::API_KEY, error::Error, request_context::RequestContext},
     domain::address::AddressKey,
@@ -44,36 +45,35 @@ impl Middleware for LoadShed {
         };
         if let Some(share) = arriving {
             let body = mem::take(request.body_mut());
-            *request.body_mut() = counted(body, share);
+            // The function holds the share until the body is dropped, because it has been read.
+            let counted = body.map_err(move |error| {
+                let _ = &share;
+                error
+            });
+            *request.body_mut() = Body::new(counted);
         }
         let response = next.call(request).await;
-        // Until the response head: what is being sent is bounded by the memory of responses.
+        // Until the response head: what is being sent has bounds of its own.
         drop(permit);
         response
     }
 }
 
 impl LoadShed {
-    /// Takes the permit of a request and, if it has a body, a share to hold until its bytes are read.
+    /// Takes the permits of a request and, if it has a body, a share to hold until its bytes are read.
     fn admit(
         &self,
         address: Option<AddressKey>,
         is_anonymous: bool,
         has_body: bool,
-    ) -> Result<(RequestPermit, Option<Share>), Exhausted> {
+    ) -> Result<(RequestPermits, Option<Share>), Exhausted> {
         let (limits, take) = (&self.limits, |shares: &Shares| shares.take(address, 1));
         let take_if = |is_needed: bool, shares| is_needed.then(|| take(shares)).transpose();
-        let permit = RequestPermit {
-            _without_credentials: take_if(is_anonymous, &limits.without_credentials)?,
-            _request: take(&limits.requests)?,
-        };
-        Ok((permit, take_if(has_body, &limits.arriving)?))
+        let anonymous = take_if(is_anonymous, &limits.without_credentials)?;
+        let permits = (anonymous, take(&limits.requests)?);
+        Ok((permits, take_if(has_body, &limits.arriving)?))
     }
 }
 
-/// Permit of a request.
-#[derive(Debug)]
-struct RequestPermit {
-    _without_credentials: Option<Share>,
-    _request: Share,
-}
+/// Permits of a request: one of those without credentials, unless it has some, and one of all.
+type RequestPermits = (Option<Share>, Share);

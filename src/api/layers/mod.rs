@@ -26,14 +26,12 @@ pub mod catch_panic;
 pub mod check;
 pub mod compress;
 pub mod cors;
-mod counted_body;
 pub mod error_body;
 pub mod idempotency;
 pub mod load_shed;
 pub mod rate_limit;
 pub mod request_context;
 pub mod request_span;
-pub mod response_memory;
 pub mod timeout;
 
 /// A request on its way through the layers. It stays where the outermost one has it: the futures of layers, which are nested,

@@ -16,7 +16,7 @@ use super::{
     extract::{Json, MergePatch, Path, Query},
     fields::Violations,
     idempotency::Idempotency,
-    operations::{BASE, Facts, Operations},
+    operations::{BASE, Operations},
     paging::{self, Find, Lists, Page, Window},
     request_context::CurrentCaller,
     response::{self, ApiResponse},
@@ -44,7 +44,7 @@ pub fn router() -> Operations {
         .routes(routes!(inventory))
         .routes(routes!(place))
         .routes(routes!(get, patch, delete))
-        .routes_with(Facts::LIST, routes!(list))
+        .list(routes!(list))
 }
 
 /// Count the pets of each status

@@ -19,7 +19,7 @@ use super::{
     extract::{Form, Json, MergePatch, Path, Query, json_from_slice},
     fields::Violations,
     idempotency::Idempotency,
-    operations::{BASE, Facts, Operations},
+    operations::{BASE, Operations},
     response::{self, ApiResponse},
     state::Links,
 };
@@ -41,9 +41,9 @@ pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(add, replace))
         .routes(routes!(get, patch, update_with_form, delete))
-        .routes_with(Facts::LIST, routes!(find::list))
-        .routes_with(Facts::LIST, routes!(find::by_status))
-        .routes_with(Facts::LIST, routes!(find::by_tags))
+        .list(routes!(find::list))
+        .list(routes!(find::by_status))
+        .list(routes!(find::by_tags))
 }
 
 /// Reads a new pet from the body that `POST /pet` takes, without a byte order mark.

@@ -82,7 +82,7 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
 }
 
 /// Sends a find operation on each of `count` connections of one client with small buffers; returns the unread connections.
-/// The client's share of the memory of responses is for some of them; the others get 503.
+/// The client's share of the memory of lists is for some of them; the others get 503.
 async fn send_without_reading(stage: &Stage, count: usize) -> Vec<TcpStream> {
     let request = format!(
         "GET /api/v3/pet/findByStatus?status=sold HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\r\n",
