@@ -26,7 +26,7 @@ use crate::{
 
 const MEGABYTE: u64 = 1_000_000;
 
-/// Writes and reads pets with arrays at their limits until `stop`.
+/// Writes and reads pets of the maximum size until `stop`.
 async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<TimedResponse> {
     let mut pet = pet_of_size(&"y".repeat(255), 16 << 10);
     pet["id"] = json!(1);
