@@ -54,8 +54,11 @@ pub fn start(config: &Config) -> Result<Telemetry, Error> {
     let shutdown_grace = config.server.shutdown_grace;
     let config = &config.telemetry;
     let filter = EnvFilter::builder().parse(&config.log)?;
-    // Events for traces are not logged.
-    let filter = filter.add_directive(format!("{}=off", trace_context::TARGET).parse()?);
+    // Events for traces are not logged, and of failures to connect only what the circuit breaker knows of them: to the pool,
+    // an orderly stop of PostgreSQL is an error.
+    let filter = filter
+        .add_directive(format!("{}=off", trace_context::TARGET).parse()?)
+        .add_directive("sqlx_core::pool=off".parse()?);
     let human = match config.format {
         LogFormat::Human => true,
         LogFormat::Json => false,
