@@ -26,7 +26,7 @@ const ANYONE: u32 = 0o666;
 pub struct ExportPets {
     /// File to create, which must not exist; default: stdout
     file: Option<PathBuf>,
-    /// Format; default: by the file's extension, .ndjson, .jsonl or .csv
+    /// Format; default: by the file's extension, .ndjson, .jsonl or .csv; to stdout, ndjson
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Put an apostrophe before texts that a spreadsheet would execute as formulas; for CSV. Import reads the
@@ -37,7 +37,11 @@ pub struct ExportPets {
 
 impl ExportPets {
     pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
-        let format = match Format::of(self.format, self.file.as_deref())? {
+        let format = match (self.format, self.file.as_deref()) {
+            (None, None) => Format::Ndjson,
+            (format, file) => Format::of(format, file)?,
+        };
+        let format = match format {
             Format::Csv if self.spreadsheet_safe => exports::Format::SPREADSHEET_CSV,
             Format::Ndjson if self.spreadsheet_safe => {
                 return Err("--spreadsheet-safe is for CSV; add --format csv".into());

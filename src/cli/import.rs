@@ -5,14 +5,16 @@ use std::{
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
+    process,
 };
 
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
+use tokio::{signal, task::JoinHandle};
 
 use super::{
-    output::{Error, print, progress},
+    output::{Error, print, progress, report},
     pet_file::{self, Format},
     session::{connect_without_timeout, with_database},
 };
@@ -20,6 +22,8 @@ use crate::{config::Config, db::imports::Import};
 
 /// Maximum number of records in a statement: 16 MB of the largest pets.
 const CHUNK: usize = 1_000;
+/// Exit code that shells report for a program ended by SIGINT.
+const INTERRUPTED_CODE: i32 = 128 + 2;
 /// Maximum number of problems in an error.
 const MAX_PROBLEMS: usize = 100;
 
@@ -39,7 +43,10 @@ impl ImportPets {
         let count = with_database(config, async |database| {
             let connection = connect_without_timeout(config, database).await?;
             let import = Import::begin(connection).await?;
-            self.import(import, file, &bar, format).await
+            let interrupted = tokio::spawn(end_if_interrupted(json));
+            let added = self.import(import, file, &bar, format, &interrupted).await;
+            interrupted.abort();
+            added
         });
         let count = count.await;
         bar.finish_and_clear();
@@ -58,6 +65,7 @@ impl ImportPets {
         file: Box<dyn Read>,
         bar: &ProgressBar,
         format: Format,
+        interrupted: &JoinHandle<()>,
     ) -> Result<u64, Error> {
         // By line.
         let mut problems = BTreeMap::new();
@@ -90,6 +98,8 @@ impl ImportPets {
         if !problems.is_empty() {
             return Err(self.failed(&problems));
         }
+        // From here on, an interrupt would not tell if the pets were added.
+        interrupted.abort();
         let added = import.finish().await?;
         added.ok_or_else(|| {
             "no pets were added: a client has just used an id of the file; run the command again".into()
@@ -113,6 +123,18 @@ impl ImportPets {
             lines.join("\n")
         )
         .into()
+    }
+}
+
+/// Ends the program at Ctrl-C, also while it waits for a terminal, and says what that means.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a read from a terminal does not end; an embedded PostgreSQL is stopped as after a kill"
+)]
+async fn end_if_interrupted(json: bool) {
+    if signal::ctrl_c().await.is_ok() {
+        report("interrupted: no pets were added", json);
+        process::exit(INTERRUPTED_CODE);
     }
 }
 

@@ -40,7 +40,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use secrecy::SecretString;
 
-use self::output::{Error, print, say};
+use self::output::{Error, print, report, say};
 use crate::{
     api::{self, openapi, state::Links},
     config::{CommandLine, Config},
@@ -226,28 +226,16 @@ impl DocumentFormat {
 #[tokio::main]
 pub async fn run() -> ExitCode {
     let cli = Cli::parse();
+    let json = cli.json;
     match cli.run().await {
         Ok(code) => code,
         // The reader of stdout has closed it early, as `head` does: not an error to report.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(SIGPIPE_CODE),
         Err(error) => {
-            eprintln!("error: {}", visible(&error.to_string()));
+            report(&error.to_string(), json);
             ExitCode::FAILURE
         }
     }
-}
-
-/// Escapes control characters but line breaks. An error can quote a file or a server, and a terminal would execute them.
-fn visible(text: &str) -> String {
-    let mut visible = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() && character != '\n' {
-            visible.extend(character.escape_default());
-        } else {
-            visible.push(character);
-        }
-    }
-    visible
 }
 
 /// Exit code that shells report for a program ended by SIGPIPE, which Rust programs ignore.
@@ -296,16 +284,5 @@ impl Cli {
             }
         }
         .map(|()| ExitCode::SUCCESS)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_have_no_control_characters() {
-        let visible = visible("pet 1: \u{1b}]0;title\u{7}\u{9b}31m\r\nnäxt");
-        assert_eq!(visible, "pet 1: \\u{1b}]0;title\\u{7}\\u{9b}31m\\r\nnäxt");
     }
 }

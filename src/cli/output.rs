@@ -7,7 +7,7 @@ use std::{
 
 use comfy_table::{ColumnConstraint, Table, Width, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::db;
 
@@ -35,6 +35,33 @@ pub fn print(is_json: bool, text: impl Display, json: &Value) -> Result<(), Erro
     let text = text.to_string();
     let lines: Vec<_> = text.split('\n').map(escaped).collect();
     say(lines.join("\n"))
+}
+
+/// Prints an error to stderr: a text or, with `--json`, an object. Its `next` is what to do, which messages have behind a
+/// semicolon, and null in those that do not say.
+pub fn report(error: &str, json: bool) {
+    if json {
+        let (error, next) = match error.split_once("; ") {
+            Some((error, next)) => (error, Some(next)),
+            None => (error, None),
+        };
+        eprintln!("{}", json!({"error": error, "next": next}));
+    } else {
+        eprintln!("error: {}", visible(error));
+    }
+}
+
+/// Escapes control characters but line breaks. An error can quote a file or a server, and a terminal would execute them.
+fn visible(text: &str) -> String {
+    let mut visible = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() && character != '\n' {
+            visible.extend(character.escape_default());
+        } else {
+            visible.push(character);
+        }
+    }
+    visible
 }
 
 /// Formats a table with columns that are aligned on a terminal, also behind wide characters.
@@ -85,4 +112,15 @@ pub fn part_of_table(
 /// Shows a progress bar on stderr if that is a terminal.
 pub fn progress(bar: ProgressBar, template: &str) -> Result<ProgressBar, Error> {
     Ok(bar.with_style(ProgressStyle::with_template(template)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_no_control_characters() {
+        let visible = visible("pet 1: \u{1b}]0;title\u{7}\u{9b}31m\r\nnäxt");
+        assert_eq!(visible, "pet 1: \\u{1b}]0;title\\u{7}\\u{9b}31m\\r\nnäxt");
+    }
 }

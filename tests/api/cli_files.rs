@@ -1,5 +1,9 @@
 //! Tests of `import` and `export`: an import is all or nothing, and exported files can be imported again.
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 use std::{fmt::Write as _, fs, process::Stdio};
 use test_support::{Home, Output, TestApp, TestDatabase, eventually, pets::pet_of_size};
@@ -109,7 +113,10 @@ async fn export_and_import_round_trip_every_field() {
     for (format, file) in [("ndjson", "out.ndjson"), ("csv", "out.csv")] {
         store.run(&["export", file]).await.is(0);
         let text = fs::read_to_string(store.home.path().join(file)).expect("a file");
-        let to_stdout = store.run(&["export", "--format", format]).await.is(0);
+        let to_stdout = match format {
+            "ndjson" => store.run(&["export"]).await.is(0),
+            _ => store.run(&["export", "--format", format]).await.is(0),
+        };
         assert_eq!(to_stdout.stdout, text);
         let other = Store::new().await;
         other.write(file, &text);
@@ -291,6 +298,32 @@ async fn import_reads_a_pipe() {
         without_format.stderr.contains("--format"),
         "{without_format:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_import_says_that_nothing_was_added() {
+    let store = Store::new().await;
+    let mut child = store
+        .command(&["import", "-", "--format", "ndjson", "--json"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let pets = "{\"name\":\"Rex\"}\n".repeat(100_000);
+    // More than the pipe takes: the import reads.
+    stdin.write_all(pets.as_bytes()).await.expect("room");
+    let pid = Pid::from_raw(child.id().expect("it runs").cast_signed());
+    kill(pid, Signal::SIGINT).expect("it runs");
+    let output = child.wait_with_output().await.expect("its output");
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("interrupted: no pets were added"),
+        "{stderr}"
+    );
+    assert_eq!(store.database.number("select count(*) from pets").await, 0);
+    drop(stdin);
 }
 
 /// `POST /pet` refuses a member that is given twice, and ignores unknown ones, however deep they are.

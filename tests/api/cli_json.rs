@@ -308,3 +308,33 @@ async fn options_replace_variables_and_are_refused_where_they_have_no_effect() {
         assert!(!printed.contains("hunter2"), "{output:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_are_json_with_the_next_step() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    for (arguments, error, next) in [
+        (
+            &["keys", "revoke", "7"][..],
+            "key 7 does not exist or is already revoked",
+            json!("see: pet-inventory keys list"),
+        ),
+        (
+            &["export", "--listen", "127.0.0.1:1"],
+            "this command does not use --listen",
+            json!("omit it"),
+        ),
+        (
+            &["export", "--format", "csv"],
+            "--json prints a summary, but stdout is for the pets",
+            json!("add a file"),
+        ),
+    ] {
+        let output = commands.run(&[arguments, &["--json"]].concat()).await;
+        let output = output.is(1);
+        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+        let printed: Value = serde_json::from_str(&output.stderr).expect("JSON");
+        let text = printed["error"].as_str().unwrap_or_default();
+        assert!(text.starts_with(error), "{printed}");
+        assert_eq!(printed["next"], next, "{printed}");
+    }
+}
