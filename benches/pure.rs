@@ -19,7 +19,7 @@ use pet_inventory::{
         clock::Clock,
         id::PetId,
         image::ImageType,
-        pet::{Label, Pet, PetDetails, PetName, PhotoUrl, Version},
+        pet::{Category, Pet, PetDetails, PetName, PhotoUrl, Tag, Version},
         plan::{Plan, PlanLimits},
     },
     images::reader::Reader,
@@ -98,19 +98,23 @@ fn request_id() -> impl Sized {
 
 #[divan::bench]
 fn pet_as_json(bencher: Bencher<'_, '_>) {
-    let label = |id, name: &str| Label {
+    let name = |name: &str| Some(Text::from_stored(name.to_owned()));
+    let tag = |id, tag| Tag {
         id: Some(id),
-        name: Some(Text::from_stored(name.to_owned())),
+        name: name(tag),
     };
     let pet = Pet {
         id: PetId::new(4711).expect("an id"),
         version: Version(1),
         details: PetDetails {
-            category: Some(label(1, "Dogs")),
+            category: Some(Category {
+                id: Some(1),
+                name: name("Dogs"),
+            }),
             photo_urls: vec![PhotoUrl::from_stored(
                 "https://example.com/rex.jpg".to_owned(),
             )],
-            tags: vec![label(1, "friendly"), label(2, "young")],
+            tags: vec![tag(1, "friendly"), tag(2, "young")],
             ..PetDetails::new(PetName::from_stored("Rex".to_owned()))
         },
     };

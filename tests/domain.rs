@@ -12,8 +12,8 @@ use pet_inventory::domain::{
     id::PetId,
     order::{OrderDetails, OrderPatch, Quantity, ShipDate, Standing, Status},
     pet::{
-        self, CategoryPatch, Change, Label, MAX_NAME, MAX_PHOTO_URL, PetDetails, PetName, PetPatch,
-        PhotoUrl,
+        self, Category, CategoryPatch, Change, MAX_NAME, MAX_PHOTO_URL, PetDetails, PetName,
+        PetPatch, PhotoUrl, Tag,
     },
     user::{Password, Username},
 };
@@ -255,11 +255,16 @@ fn pet_ids_are_those_that_javascript_reads_exactly() {
 }
 
 fn rex() -> PetDetails {
-    let label = |id, name| Label { id, name };
     PetDetails {
-        category: Some(label(Some(1), Some(text("Dogs")))),
+        category: Some(Category {
+            id: Some(1),
+            name: Some(text("Dogs")),
+        }),
         photo_urls: vec![PhotoUrl::new("/a".to_owned()).expect("a URL")],
-        tags: vec![label(None, Some(text("friendly")))],
+        tags: vec![Tag {
+            id: None,
+            name: Some(text("friendly")),
+        }],
         status: pet::Status::Sold,
         ..PetDetails::new(pet_name("Rex"))
     }
@@ -268,7 +273,7 @@ fn rex() -> PetDetails {
 #[test]
 fn change_applies_only_the_given_fields() {
     let rex = rex();
-    let tag = Label {
+    let tag = Tag {
         id: Some(2),
         name: None,
     };
@@ -389,7 +394,7 @@ fn category_patch_merges_members() {
         };
         for (current, (id, name)) in [(&dogs, of_dogs), (&none, of_none)] {
             let name = name.map(text);
-            let expected = Some(Label { id, name });
+            let expected = Some(Category { id, name });
             assert_eq!(patch.apply(current).category, expected, "{patch:?}");
         }
     }

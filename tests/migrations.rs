@@ -15,7 +15,7 @@ use pet_inventory::{
         Text,
         caller::Scopes,
         id::PetId,
-        pet::{Label, Status},
+        pet::{Category, Status},
         plan::Plan,
     },
 };
@@ -190,9 +190,9 @@ async fn check_pets(database: &TestDatabase) {
         .collect();
     assert_eq!(ids, [1, 2, PetId::MAX]);
     let inventory = service.run(db::inventory::count).await;
-    let mut inventory = inventory.expect("a database");
-    inventory.sort_by_key(|(status, _)| status.as_str());
-    assert_eq!(inventory, Status::ALL.map(|status| (status, 1)));
+    let inventory = inventory.expect("a database");
+    let counts = [inventory.available, inventory.pending, inventory.sold];
+    assert_eq!(counts, [1, 1, 1]);
     let big = ["big".to_owned()].into();
     let found = db::pets::find_by_any_tag(&service, big, range).await;
     let found = found.expect("pets");
@@ -226,7 +226,7 @@ async fn check_pets(database: &TestDatabase) {
     );
     assert_eq!(details.tags[0].id, Some(1));
     let last = &found[1].details;
-    assert_eq!(last.category, Some(Label::default()));
+    assert_eq!(last.category, Some(Category::default()));
     assert_eq!(last.tags.len(), 3);
 }
 

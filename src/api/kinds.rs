@@ -1,7 +1,5 @@
 //! Kinds of changes, in parameters and bodies.
 
-use utoipa::ToSchema;
-
 use crate::{
     api::fields::{Array, Field, Violations},
     domain::{Invalid, change::Kind},
@@ -9,24 +7,6 @@ use crate::{
 
 /// Maximum number of kinds in a body, with duplicates.
 pub(super) const MAX_KINDS: usize = 16;
-
-/// Kind of a resource.
-#[derive(ToSchema)]
-#[schema(as = ChangeKind, rename_all = "lowercase", example = "pet")]
-#[expect(dead_code, reason = "describes what is read and written as text")]
-pub(super) enum KindBody {
-    Pet,
-    Image,
-    Order,
-    User,
-    Caller,
-    Key,
-    Client,
-    Session,
-    Webhook,
-    Import,
-    Restore,
-}
 
 /// Reads distinct kinds; an absent field has none.
 pub(super) fn read_kinds(

@@ -14,12 +14,11 @@ use super::{
     operations::{Facts, Operations, RequestLimit},
     request_context::{CurrentCaller, RequestContext},
     response,
-    scopes::{ScopeBody, scope_names},
-    usage::{self, DayBody},
+    scopes::scope_names,
 };
 use crate::{
-    db::Database,
-    domain::{clock::whole_seconds, limit::Window},
+    db::{self, Database, usage::DayUsage},
+    domain::{caller::Scope, clock::whole_seconds, limit::Window},
 };
 
 /// Router of the operation.
@@ -45,7 +44,7 @@ struct LimitsBody {
     #[schema(max_length = 10, pattern = "^(free|pro|enterprise)$")]
     plan: &'static str,
     /// Scopes of the credential.
-    #[schema(value_type = Vec<ScopeBody>, max_items = 16)]
+    #[schema(value_type = Vec<Scope>, max_items = 16)]
     scopes: Vec<&'static str>,
     /// Limit for any 60 seconds; absent if unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +56,7 @@ struct LimitsBody {
     day: Option<WindowBody>,
     /// Requests on each of the last 30 UTC days, the current one last; empty for anonymous callers.
     #[schema(max_items = 30)]
-    days: Vec<DayBody>,
+    days: Vec<DayUsage>,
 }
 
 /// State of one limit.
@@ -101,7 +100,11 @@ async fn get(
 ) -> Result<impl IntoResponse, Error> {
     let status = context.limit_status.get().copied().unwrap_or_default();
     let days = match caller.id {
-        Some(id) => usage::days(&database, id).await?,
+        Some(id) => {
+            database
+                .run(async |it| db::usage::of_caller(it, id).await)
+                .await?
+        }
         None => Vec::new(),
     };
     let body = LimitsBody {

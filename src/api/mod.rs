@@ -30,7 +30,6 @@ pub mod request_id;
 pub mod response;
 mod scopes;
 pub mod state;
-pub mod usage;
 pub mod users;
 
 use std::{convert::Infallible, sync::Arc};

@@ -35,11 +35,13 @@ use super::{
     state::{AppState, Links},
 };
 use crate::{
-    db::{self, Database},
+    db::{self, Connection, Database},
     domain::{Invalid, address::AddressKey, parse_digits},
     limits::shares::{Exhausted, Share, Shares},
 };
 
+/// Value of `limit` for a list of records without it.
+pub const DEFAULT_LIMIT: usize = 100;
 /// Maximum value of `limit`.
 const MAX_LIMIT: usize = 1_000;
 /// Maximum number of names in a list parameter.
@@ -206,7 +208,38 @@ impl Lists {
             return self.stream(find, after).await;
         };
         let (json, end) = self.page(&find, after, limit).await?;
-        let mut response = self.counted(json)?;
+        let response = self.counted(json)?;
+        self.linked(response, (path, kept), query, end)
+    }
+
+    /// Responds with a page of records, which are small, as `read` returns them: at most [`DEFAULT_LIMIT`] without `limit`.
+    pub async fn records<T: Serialize, Id: Display>(
+        self,
+        next: (&str, &[&str]),
+        query: &Parameters,
+        Window { limit, after }: Window<Id>,
+        id: impl Fn(&T) -> Id,
+        read: impl AsyncFnOnce(&mut Connection, Option<Id>, usize) -> Result<Vec<T>, db::Error>,
+    ) -> Result<Response, Error> {
+        let _share = self.reserve()?;
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        // One more record than requested shows if there is another page.
+        let read = async |connection: &mut Connection| read(connection, after, limit + 1).await;
+        let mut records = self.database.run(read).await?;
+        let has_more = records.len() > limit;
+        records.truncate(limit);
+        let end = records.last().filter(|_| has_more).map(id);
+        self.linked(self.whole(&records)?, next, query, end)
+    }
+
+    /// Adds the URL of the page after `end`, if there is one.
+    fn linked(
+        &self,
+        mut response: Response,
+        (path, kept): (&str, &[&str]),
+        query: &Parameters,
+        end: Option<impl Display>,
+    ) -> Result<Response, Error> {
         if let Some(end) = end {
             let cursor = cursor(end);
             let names = [kept, &["limit"]].concat();

@@ -7,7 +7,6 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -53,11 +52,6 @@ pub fn located(location: String, mut response: Response) -> Result<Response, Err
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)
-}
-
-/// Formats a time as RFC 3339, to the second.
-pub fn time(time: DateTime<Utc>) -> String {
-    time.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// Result of an action that returns no resource: Petstore's `ApiResponse`.

@@ -1,7 +1,5 @@
 //! Scopes in bodies.
 
-use utoipa::ToSchema;
-
 use crate::{
     api::fields::{Array, Field, Violations},
     domain::{
@@ -12,25 +10,6 @@ use crate::{
 
 /// Maximum number of scopes in a body, with duplicates.
 pub(super) const MAX_SCOPES: usize = 16;
-
-/// Right of a caller.
-#[derive(ToSchema)]
-#[schema(as = Scope, example = "read:pets")]
-#[expect(dead_code, reason = "describes what is read and written as text")]
-pub(super) enum ScopeBody {
-    #[schema(rename = "read:pets")]
-    ReadPets,
-    #[schema(rename = "write:pets")]
-    WritePets,
-    #[schema(rename = "read:orders")]
-    ReadOrders,
-    #[schema(rename = "write:orders")]
-    WriteOrders,
-    #[schema(rename = "read:changes")]
-    ReadChanges,
-    #[schema(rename = "admin")]
-    Admin,
-}
 
 /// Reads scopes, or `None` if the field is absent.
 pub(super) fn read_scopes(

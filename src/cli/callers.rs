@@ -1,10 +1,10 @@
 //! `callers`: lists callers, shows their use, sets their plans and scopes, disables and deletes them.
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    credentials::{keep_administrator, scope_names, time, time_or_dash, unknown_caller},
+    credentials::{keep_administrator, unknown_caller},
     output::{Error, print, table},
     session::{with_connection, with_database},
 };
@@ -25,7 +25,7 @@ use crate::{
 pub enum Callers {
     /// List all callers
     ///
-    /// With --json, an array of {"name":…,"plan":…,"perMinute":…,"perDay":…,"scopes":[…],"disabledAt":…,"credentials":…}
+    /// With --json, an array of {"id":…,"name":…,"plan":…,"scopes":[…],"disabled":…,"credentials":…,"createdAt":…}
     List,
     /// Show a caller and its requests of the UTC day
     ///
@@ -104,10 +104,8 @@ impl Callers {
                     Ok(db::callers::list(connection, "", None, usize::MAX).await?)
                 })
                 .await?;
-                let rows = callers.iter();
-                let value = rows.clone().map(|caller| to_json(caller, plans)).collect();
-                let rows = rows.map(|caller| to_row(caller, plans));
-                print(json, table(&HEADING, rows), &value)
+                let rows = callers.iter().map(|caller| to_row(caller, plans));
+                print(json, table(&HEADING, rows), &json!(callers))
             }
             Self::Show { name } => {
                 let (used, caller) = with_caller(config, &name, async |connection, id| {
@@ -115,7 +113,7 @@ impl Callers {
                     db::limits::used_today(connection, &key).await
                 })
                 .await?;
-                let mut value = to_json(&caller, plans);
+                let mut value = json!(caller);
                 // Includes requests that replicas leased but have not used, for about a second.
                 value["usedToday"] = json!(used);
                 let text = format!(
@@ -123,8 +121,8 @@ impl Callers {
                     caller.name,
                     caller.plan,
                     caller.scopes,
-                    time_or_dash(caller.disabled_at),
-                    caller.live_credentials,
+                    if caller.disabled { "yes" } else { "no" },
+                    caller.credentials,
                     or_unlimited(plans.limits(caller.plan).per_day)
                 );
                 print(json, text, &value)
@@ -136,7 +134,7 @@ impl Callers {
                     ..CallerChange::default()
                 };
                 change(config, &name, new, true).await?;
-                let value = json!({"name": name.as_str(), "plan": plan.as_str()});
+                let value = json!({"name": name, "plan": plan});
                 print(
                     json,
                     format_args!("caller {name} is on plan {plan}"),
@@ -154,7 +152,7 @@ impl Callers {
                     ..CallerChange::default()
                 };
                 change(config, &name, new, force).await?;
-                let value = json!({"name": name.as_str(), "scopes": scope_names(scopes)});
+                let value = json!({"name": name, "scopes": scopes});
                 let text = format!("caller {name} has the scopes: {scopes}");
                 print(json, text, &value)
             }
@@ -214,10 +212,7 @@ async fn usage(config: &Config, name: &CallerName, json: bool) -> Result<(), Err
         ]
     });
     let heading = ["DAY", "ADMITTED", "REFUSED", "█ admitted  ░ refused"];
-    let value = days.iter().map(
-        |day| json!({"day": day.day.to_string(), "admitted": day.admitted, "refused": day.refused}),
-    );
-    print(json, table(&heading, rows), &value.collect())
+    print(json, table(&heading, rows), &json!(days))
 }
 
 /// Width of the bar of the busiest day.
@@ -289,19 +284,6 @@ fn or_unlimited(limit: Option<u32>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
 }
 
-fn to_json(caller: &CallerRecord, plans: &Plans) -> Value {
-    let limits = plans.limits(caller.plan);
-    json!({
-        "name": caller.name.as_str(),
-        "plan": caller.plan.as_str(),
-        "perMinute": limits.per_minute,
-        "perDay": limits.per_day,
-        "scopes": scope_names(caller.scopes),
-        "disabledAt": caller.disabled_at.map(time),
-        "credentials": caller.live_credentials,
-    })
-}
-
 const HEADING: [&str; 7] = [
     "NAME",
     "PLAN",
@@ -319,8 +301,8 @@ fn to_row(caller: &CallerRecord, plans: &Plans) -> Vec<String> {
         caller.plan.to_string(),
         or_unlimited(limits.per_minute),
         or_unlimited(limits.per_day),
-        caller.live_credentials.to_string(),
-        time_or_dash(caller.disabled_at),
+        caller.credentials.to_string(),
+        if caller.disabled { "yes" } else { "-" }.to_owned(),
         caller.scopes.to_string(),
     ]
 }

@@ -19,8 +19,8 @@ pub enum Clients {
     },
     /// List all clients, without their secrets
     ///
-    /// With --json, an array of {"id":…,"client_id":…,"caller":…,"plan":…,"scopes":[…],"createdAt":…,"expiresAt":…,
-    /// "revokedAt":…}
+    /// With --json, an array of {"id":…,"callerId":…,"caller":…,"hint":…,"client_id":…,"scopes":[…],"createdAt":…,"revokedAt":…},
+    /// without what it does not have
     List,
     /// Revoke a client and all of its access tokens, permanently
     ///

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,6 +23,7 @@ use crate::{
     domain::{
         caller::{CallerId, CallerName, KeyName, Scope, Scopes},
         change::Initiator,
+        clock::rfc3339,
         id::CredentialId,
         plan::Plan,
     },
@@ -114,7 +115,7 @@ impl Owner {
             plan: plan.as_str(),
             id: id.get(),
             client_id: new.client_id,
-            expires_at: expires_at.map(time),
+            expires_at: expires_at.map(rfc3339),
             replaced: None,
             secret: new.secret,
         })
@@ -225,10 +226,10 @@ pub async fn rotate(
         plan: old.plan.as_str(),
         id: new.id.get(),
         client_id: None,
-        expires_at: new.expires_at.map(time),
+        expires_at: new.expires_at.map(rfc3339),
         replaced: Some(Replaced {
             id: id.get(),
-            expires_at: time(old.expires_at),
+            expires_at: rfc3339(old.expires_at),
         }),
         secret: secret.secret,
     })
@@ -270,8 +271,6 @@ pub async fn list(
     })
     .await?;
     let has_uses = kind == CredentialKind::ApiKey;
-    let records = records.iter();
-    let value = (records.clone().map(|record| to_json(record, has_uses))).collect();
     let mut heading = vec![
         "ID", "SECRET", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
     ];
@@ -279,8 +278,8 @@ pub async fn list(
         heading.insert(LAST_USED, "LAST USED");
         heading.insert(NAME, "NAME");
     }
-    let rows = records.map(|record| to_row(record, has_uses));
-    print(json, table(&heading, rows), &value)
+    let rows = records.iter().map(|record| to_row(record, has_uses));
+    print(json, table(&heading, rows), &json!(records))
 }
 
 /// Revokes a credential of a kind. `what` is the kind's name in messages, such as "key".
@@ -307,45 +306,14 @@ pub async fn revoke(
     print(json, format_args!("{what} {id} is revoked"), &value)
 }
 
-/// Returns the names of scopes, for JSON.
-pub fn scope_names(scopes: Scopes) -> Vec<&'static str> {
-    scopes.iter().map(Scope::as_str).collect()
-}
-
-/// Formats a time as RFC 3339, to the second.
-pub fn time(time: DateTime<Utc>) -> String {
-    time.to_rfc3339_opts(SecondsFormat::Secs, true)
-}
-
-/// Formats a time like [`time`], and none as a dash.
+/// Formats a time with [`rfc3339`], and none as a dash.
 pub fn time_or_dash(moment: Option<DateTime<Utc>>) -> String {
-    moment.map_or_else(|| "-".to_owned(), time)
+    moment.map_or_else(|| "-".to_owned(), rfc3339)
 }
 
 /// Columns of the name and, without that, of the last use, which only API keys have.
 const NAME: usize = 2;
 const LAST_USED: usize = 7;
-
-fn to_json(record: &CredentialRecord, has_uses: bool) -> Value {
-    let mut json = json!({
-        "id": record.id.get(),
-        "hint": record.hint,
-        "caller": record.caller,
-        "plan": record.plan.as_str(),
-        "scopes": scope_names(record.scopes),
-        "createdAt": time(record.created_at),
-        "expiresAt": record.expires_at.map(time),
-        "revokedAt": record.revoked_at.map(time),
-    });
-    if let Some(client_id) = &record.client_id {
-        json["client_id"] = json!(client_id);
-    }
-    if has_uses {
-        json["lastUsedAt"] = json!(record.last_used_at.map(time));
-        json["name"] = json!(record.name);
-    }
-    json
-}
 
 fn to_row(record: &CredentialRecord, has_uses: bool) -> Vec<String> {
     let secret = match (&record.client_id, record.hint.as_str()) {
@@ -358,7 +326,7 @@ fn to_row(record: &CredentialRecord, has_uses: bool) -> Vec<String> {
         secret,
         record.caller.clone(),
         record.plan.to_string(),
-        time(record.created_at),
+        rfc3339(record.created_at),
         time_or_dash(record.expires_at),
         time_or_dash(record.revoked_at),
         record.scopes.to_string(),

@@ -52,8 +52,8 @@ pub enum Keys {
     },
     /// List all API keys or those of a caller, with their last use to the minute, without their secrets
     ///
-    /// With --json, an array of {"id":…,"hint":…,"caller":…,"plan":…,"scopes":[…],"createdAt":…,"expiresAt":…,
-    /// "revokedAt":…,"lastUsedAt":…,"name":…}
+    /// With --json, an array of {"id":…,"callerId":…,"caller":…,"hint":…,"name":…,"scopes":[…],"createdAt":…,"expiresAt":…,
+    /// "revokedAt":…,"lastUsedAt":…}, without what it does not have
     List {
         /// Caller whose keys are listed; default: all callers
         #[arg(long, value_name = "NAME")]

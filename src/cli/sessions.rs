@@ -9,8 +9,8 @@ use crate::{config::Config, db::credentials::CredentialKind, domain::id::Credent
 pub enum Sessions {
     /// List all sessions, without their tokens
     ///
-    /// With --json, an array of {"id":…,"hint":…,"caller":…,"plan":…,"scopes":[…],"createdAt":…,"expiresAt":…,
-    /// "revokedAt":…}
+    /// With --json, an array of {"id":…,"callerId":…,"caller":…,"hint":…,"scopes":[…],"createdAt":…,"expiresAt":…,"revokedAt":…},
+    /// without what it does not have
     List,
     /// Revoke a session, permanently
     ///

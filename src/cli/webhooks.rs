@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    credentials::time,
     output::{Error, print, table},
     session::{with_connection, with_database},
 };
@@ -16,6 +15,7 @@ use crate::{
     db::{self, Connection, deliveries::DeliveryRecord, webhooks::WebhookRecord},
     domain::{
         change::{Initiator, Kind, Position},
+        clock::rfc3339,
         id::WebhookId,
         webhook::{Attempt, MAX_OVERLAP, MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookUrl},
     },
@@ -127,8 +127,11 @@ impl Webhooks {
                     Ok(db::webhooks::list(connection, None, usize::MAX).await?)
                 });
                 let webhooks = webhooks.await?;
-                let value = webhooks.iter().map(to_json).collect();
-                print(json, table(&HEADING, webhooks.iter().map(to_row)), &value)
+                print(
+                    json,
+                    table(&HEADING, webhooks.iter().map(to_row)),
+                    &json!(webhooks),
+                )
             }
             Self::Enable { id } => set_enabled(config, id, true, json).await,
             Self::Disable { id } => set_enabled(config, id, false, json).await,
@@ -148,9 +151,8 @@ impl Webhooks {
                     Ok(db::deliveries::list(connection, id, None, usize::MAX).await?)
                 });
                 let deliveries = deliveries.await?;
-                let value = deliveries.iter().map(delivery_to_json).collect();
                 let rows = deliveries.iter().map(delivery_to_row);
-                print(json, table(&DELIVERIES_HEADING, rows), &value)
+                print(json, table(&DELIVERIES_HEADING, rows), &json!(deliveries))
             }
             Self::Retry { id, all: true, .. } => retry_all(config, id, json).await,
             Self::Retry { id, positions, .. } => retry(config, id, &positions, json).await,
@@ -300,7 +302,7 @@ async fn retry_all(config: &Config, id: WebhookId, json: bool) -> Result<(), Err
 /// Fails unless a webhook is enabled.
 async fn enabled(connection: &mut Connection, id: WebhookId) -> Result<(), Error> {
     let webhook = db::webhooks::find(connection, id).await?;
-    if webhook.ok_or_else(|| unknown(id))?.is_enabled {
+    if webhook.ok_or_else(|| unknown(id))?.enabled {
         return Ok(());
     }
     Err(
@@ -338,19 +340,6 @@ fn kinds_or_all(kinds: &[impl AsRef<str>]) -> String {
     }
 }
 
-fn to_json(webhook: &WebhookRecord) -> Value {
-    json!({
-        "id": webhook.id.get(),
-        "url": webhook.url,
-        "kinds": webhook.kinds,
-        "enabled": webhook.is_enabled,
-        "createdAt": time(webhook.created_at),
-        "waiting": webhook.waiting,
-        "parked": webhook.parked,
-        "lagSeconds": webhook.lag,
-    })
-}
-
 const HEADING: [&str; 8] = [
     "ID", "URL", "KINDS", "ENABLED", "WAITING", "PARKED", "LAG", "CREATED",
 ];
@@ -360,25 +349,12 @@ fn to_row(webhook: &WebhookRecord) -> Vec<String> {
         webhook.id.to_string(),
         webhook.url.clone(),
         kinds_or_all(&webhook.kinds),
-        if webhook.is_enabled { "yes" } else { "no" }.to_owned(),
+        if webhook.enabled { "yes" } else { "no" }.to_owned(),
         webhook.waiting.to_string(),
         webhook.parked.to_string(),
-        format!("{:.1} s", webhook.lag),
-        time(webhook.created_at),
+        format!("{:.1} s", webhook.lag_seconds),
+        rfc3339(webhook.created_at),
     ]
-}
-
-fn delivery_to_json(delivery: &DeliveryRecord) -> Value {
-    json!({
-        "position": delivery.position.0,
-        "type": delivery.message_type(),
-        "resource": delivery.resource,
-        "attempts": delivery.attempts,
-        "createdAt": time(delivery.created_at),
-        "nextAt": if delivery.parked_at.is_none() { Some(time(delivery.next_at)) } else { None },
-        "parkedAt": delivery.parked_at.map(time),
-        "lastError": delivery.last_error,
-    })
 }
 
 const DELIVERIES_HEADING: [&str; 6] = [
@@ -393,13 +369,10 @@ const DELIVERIES_HEADING: [&str; 6] = [
 fn delivery_to_row(delivery: &DeliveryRecord) -> Vec<String> {
     vec![
         delivery.position.to_string(),
-        delivery.message_type(),
+        delivery.message_type.clone(),
         delivery.resource.clone(),
         delivery.attempts.to_string(),
-        match delivery.parked_at {
-            None => time(delivery.next_at),
-            Some(_) => "parked".to_owned(),
-        },
+        (delivery.next_at).map_or_else(|| "parked".to_owned(), rfc3339),
         delivery
             .last_error
             .clone()
@@ -413,7 +386,7 @@ fn attempt_to_row(attempt: &Attempt) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let position = attempt.position.map(|position| position.to_string());
     vec![
-        time(attempt.at),
+        rfc3339(attempt.at),
         position.unwrap_or_else(|| "test".to_owned()),
         or_dash(attempt.status.map(|status| status.to_string())),
         attempt.duration_seconds.to_string(),

@@ -39,13 +39,7 @@ pub enum Algorithm {
     EdDsa,
 }
 
-impl_names!(
-    Algorithm,
-    "must be RS256, ES256 or EdDSA",
-    Rs256 = "RS256",
-    Es256 = "ES256",
-    EdDsa = "EdDSA",
-);
+impl_names!(Algorithm, Rs256 = "RS256", Es256 = "ES256", EdDsa = "EdDSA",);
 
 /// TOML form of an [`Issuer`], before validation.
 #[derive(Deserialize)]

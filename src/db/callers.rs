@@ -1,8 +1,10 @@
 //! Queries on callers.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sqlx::{AssertSqlSafe, FromRow};
+use utoipa::ToSchema;
 
 use super::{
     administration::{Administration, is_administrator},
@@ -13,30 +15,47 @@ use super::{
     record::{self, Record, recorded},
 };
 use crate::domain::{
-    caller::{Caller, CallerId, CallerName, Scopes},
+    caller::{Caller, CallerId, CallerName, Scope, Scopes},
     change::{Action, Initiator, Kind},
+    clock::serialize_time,
     end_of_prefix,
     plan::Plan,
     user::UserId,
 };
 
-/// Caller, as listed for the operator.
-#[derive(Debug, Clone, FromRow)]
+/// Caller, which owns credentials.
+#[derive(Debug, Clone, FromRow, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Caller, example = json!({
+    "id": 7,
+    "name": "acme",
+    "plan": "pro",
+    "scopes": ["read:pets", "write:pets"],
+    "disabled": false,
+    "credentials": 1,
+    "createdAt": "2026-01-31T12:00:00Z"
+}))]
 pub struct CallerRecord {
     /// Identifier.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub id: CallerId,
-    /// Name.
+    /// Name. Those of user accounts begin with `user:`, those of the subjects of an issuer with `jwt:`.
+    #[schema(value_type = String, min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
     pub name: CallerName,
     /// Plan.
     pub plan: Plan,
-    /// Granted scopes.
+    /// Scopes, which limit those of its credentials.
+    #[schema(value_type = Vec<Scope>, max_items = 16)]
     pub scopes: Scopes,
-    /// Time of creation.
+    /// True if all of its credentials are refused.
+    pub disabled: bool,
+    /// Number of its credentials that are neither revoked nor expired.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub credentials: i64,
+    /// Time of creation, in UTC.
+    #[serde(serialize_with = "serialize_time")]
+    #[schema(value_type = String, format = "date-time", max_length = 64)]
     pub created_at: DateTime<Utc>,
-    /// Time at which the caller was disabled; `None` if it is enabled.
-    pub disabled_at: Option<DateTime<Utc>>,
-    /// Number of credentials that are neither revoked nor expired.
-    pub live_credentials: i64,
 }
 
 /// Inserts a caller. Returns `None` if the name is taken. One statement: others that insert the same name wait for it.
@@ -120,10 +139,10 @@ pub async fn list(
 
 /// Query for callers, without its condition and order.
 const RECORDS: &str = "
-    select id, name, plan, scopes, created_at, disabled_at,
+    select id, name, plan, scopes, created_at, disabled_at is not null as disabled,
            (select count(*) from credentials c
             where c.caller_id = callers.id and c.revoked_at is null
-              and (c.expires_at is null or c.expires_at > now())) as live_credentials
+              and (c.expires_at is null or c.expires_at > now())) as credentials
     from callers";
 
 /// Returns the caller with this name, as its requests act, with all its scopes, and true if it is disabled.

@@ -1,7 +1,5 @@
 //! Converts between rows and domain values.
 
-use std::borrow::Cow;
-
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sqlx::{
@@ -17,7 +15,7 @@ use crate::domain::{
     id::{CredentialId, OrderId, PetId, WebhookId},
     image::{ImageId, ImageType},
     order::{self, Quantity, ShipDate},
-    pet::{self, Label, Pet, PetDetails, PetName, PhotoUrl, Version},
+    pet::{self, Category, Pet, PetDetails, PetName, PhotoUrl, Tag, Version},
     plan::Plan,
     user::{UserId, Username},
     webhook::{Receiver, WebhookSecret},
@@ -25,33 +23,6 @@ use crate::domain::{
 
 /// SHA-256 of a secret. The secret itself is never stored.
 pub type SecretHash = [u8; 32];
-
-/// Category or tag, as stored in `jsonb`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct LabelColumn<'a> {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<i64>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
-    name: Option<Cow<'a, str>>,
-}
-
-impl<'a> From<&'a Label> for LabelColumn<'a> {
-    fn from(label: &'a Label) -> Self {
-        Self {
-            id: label.id,
-            name: label.name.as_ref().map(|name| name.as_str().into()),
-        }
-    }
-}
-
-impl From<LabelColumn<'_>> for Label {
-    fn from(column: LabelColumn<'_>) -> Self {
-        Self {
-            id: column.id,
-            name: column.name.map(|name| Text::from_stored(name.into())),
-        }
-    }
-}
 
 /// Columns of a pet that follow from what the client sets, each after a prefix: the fields of [`PetRow`].
 macro_rules! client_columns {
@@ -86,11 +57,11 @@ pub(super) use {client_columns, pet_columns};
 #[derive(Serialize)]
 pub(super) struct PetRow<'a> {
     pub id: Option<i64>,
-    pub status: &'static str,
-    pub name: &'a str,
-    pub category: Option<LabelColumn<'a>>,
-    pub photo_urls: Vec<&'a str>,
-    pub tags: Vec<LabelColumn<'a>>,
+    pub status: pet::Status,
+    pub name: &'a PetName,
+    pub category: Option<&'a Category>,
+    pub photo_urls: &'a [PhotoUrl],
+    pub tags: &'a [Tag],
     pub folded_name: String,
 }
 
@@ -99,11 +70,11 @@ impl<'a> PetRow<'a> {
     pub fn new(id: Option<PetId>, pet: &'a PetDetails) -> Self {
         Self {
             id: id.map(PetId::get),
-            status: pet.status.as_str(),
-            name: pet.name.as_str(),
-            category: pet.category.as_ref().map(LabelColumn::from),
-            photo_urls: pet.photo_urls.iter().map(PhotoUrl::as_str).collect(),
-            tags: pet.tags.iter().map(LabelColumn::from).collect(),
+            status: pet.status,
+            name: &pet.name,
+            category: pet.category.as_ref(),
+            photo_urls: &pet.photo_urls,
+            tags: &pet.tags,
             folded_name: pet::fold_name(pet.name.as_str()),
         }
     }
@@ -116,17 +87,15 @@ impl FromRow<'_, PgRow> for Pet {
         let id: i64 = row.try_get_unchecked("id")?;
         let corrupt = |field: &str| sqlx::Error::Decode(format!("pets.{field} of pet {id}").into());
         let status: &str = row.try_get_unchecked("status")?;
-        let category: Option<LabelColumn<'_>> = jsonb(row, "category")?;
         let photo_urls: Vec<String> = row.try_get_unchecked("photo_urls")?;
-        let tags: Vec<LabelColumn<'_>> = jsonb(row, "tags")?.unwrap_or_default();
         Ok(Self {
             id: PetId::new(id).map_err(|_| corrupt("id"))?,
             version: Version(row.try_get_unchecked("version")?),
             details: PetDetails {
                 name: PetName::from_stored(row.try_get_unchecked("name")?),
-                category: category.map(Label::from),
+                category: jsonb(row, "category")?,
                 photo_urls: photo_urls.into_iter().map(PhotoUrl::from_stored).collect(),
-                tags: tags.into_iter().map(Label::from).collect(),
+                tags: jsonb(row, "tags")?.unwrap_or_default(),
                 status: status.parse().map_err(|_| corrupt("status"))?,
             },
         })

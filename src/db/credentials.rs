@@ -2,9 +2,11 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::json;
 use sqlx::{FromRow, Row as _, postgres::PgRow};
+use utoipa::ToSchema;
 
 use super::{
     administration::{Administration, is_administrator},
@@ -17,8 +19,9 @@ use super::{
     record::{self, Record},
 };
 use crate::domain::{
-    caller::{Caller, CallerId, KeyName, Scopes},
+    caller::{Caller, CallerId, KeyName, Scope, Scopes},
     change::{Action, Initiator, Kind},
+    clock::{rfc3339, serialize_time},
     id::CredentialId,
     plan::Plan,
 };
@@ -116,10 +119,6 @@ pub async fn insert(
     Ok(Some(id))
 }
 
-fn rfc3339(time: DateTime<Utc>) -> String {
-    time.to_rfc3339_opts(SecondsFormat::Secs, true)
-}
-
 /// Caller that a valid credential authenticates.
 #[derive(Debug, Clone)]
 pub struct Found {
@@ -211,33 +210,75 @@ pub async fn record_uses(connection: &mut Connection, ids: &[i64]) -> Result<(),
     recorded.map(drop)
 }
 
-/// Credential, as listed for the operator.
-#[derive(Debug, Clone, FromRow)]
+/// API key, OAuth client or login session, without its secret.
+#[derive(Debug, Clone, FromRow, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Credential, example = json!({
+    "id": 12,
+    "callerId": 7,
+    "caller": "acme",
+    "hint": "pik_1a2B",
+    "scopes": ["read:pets"],
+    "createdAt": "2026-01-31T12:00:00Z",
+    "lastUsedAt": "2026-02-01T08:30:00Z"
+}))]
 pub struct CredentialRecord {
-    /// Identifier, for `keys revoke`.
+    /// Identifier.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub id: CredentialId,
-    /// First characters of a generated secret; empty for a chosen one.
-    pub hint: String,
-    /// Name of an API key.
-    pub name: Option<String>,
-    /// Public identifier of the client.
-    pub client_id: Option<String>,
-    /// Caller.
+    /// Identifier of its caller.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub caller_id: CallerId,
-    /// Name of the caller.
+    /// Name of its caller.
+    #[schema(min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
     pub caller: String,
-    /// Plan of the caller.
+    /// Plan of its caller.
+    #[serde(skip)]
     pub plan: Plan,
-    /// Effective scopes.
+    /// First characters of the secret; empty if a person chose it.
+    #[schema(max_length = 8, pattern = "^[0-9A-Za-z_]*$")]
+    pub hint: String,
+    /// Name of a key, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(
+        nullable = false,
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[^\x00-\x1f\x7f]*$"
+    )]
+    pub name: Option<String>,
+    /// Public identifier of an OAuth client.
+    #[serde(rename = "client_id", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 64, pattern = "^[0-9A-Za-z_]+$")]
+    pub client_id: Option<String>,
+    /// Scopes of the caller that it has.
     #[sqlx(flatten)]
+    #[schema(value_type = Vec<Scope>, max_items = 16)]
     pub scopes: Scopes,
-    /// Time of creation.
+    /// Time of creation, in UTC.
+    #[serde(serialize_with = "serialize_time")]
+    #[schema(value_type = String, format = "date-time", max_length = 64)]
     pub created_at: DateTime<Utc>,
-    /// Expiry.
+    /// Expiry; absent for never.
+    #[serde(
+        serialize_with = "serialize_time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>, nullable = false, format = "date-time", max_length = 64)]
     pub expires_at: Option<DateTime<Utc>>,
-    /// Time of revocation.
+    /// Time of the revocation.
+    #[serde(
+        serialize_with = "serialize_time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>, nullable = false, format = "date-time", max_length = 64)]
     pub revoked_at: Option<DateTime<Utc>>,
-    /// Time of the last use of an API key, to the minute.
+    /// Time of the last use of a key, to the minute.
+    #[serde(
+        serialize_with = "serialize_time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>, nullable = false, format = "date-time", max_length = 64)]
     pub last_used_at: Option<DateTime<Utc>>,
 }
 

@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, FromRow, types::Json};
+use utoipa::ToSchema;
 
 use super::{
     connect::Connection,
@@ -20,6 +21,7 @@ use super::{
 };
 use crate::domain::{
     change::{Action, Initiator, Kind, Position},
+    clock::serialize_time,
     id::WebhookId,
     webhook::{Attempt, Receiver},
 };
@@ -269,42 +271,62 @@ pub async fn attempts(connection: &mut Connection, id: WebhookId) -> Result<Vec<
     Ok(attempts.map(|Json(attempts)| attempts).unwrap_or_default())
 }
 
-/// Delivery that has failed, or waits behind one that has, as listed for the operator.
-#[derive(Debug, Clone, FromRow)]
+/// Delivery that has failed, waits behind one that has, or was given up.
+#[derive(Debug, Clone, FromRow, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Delivery, example = json!({
+    "position": 1_769_860_800_000_000_i64,
+    "type": "pet.changed",
+    "resource": "7",
+    "attempts": 3,
+    "createdAt": "2026-01-31T12:00:00Z",
+    "nextAt": "2026-01-31T12:00:08Z",
+    "lastError": "the response has status 503 Service Unavailable"
+}))]
 pub struct DeliveryRecord {
-    /// Position.
+    /// Position of the change.
+    #[schema(value_type = i64, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub position: Position,
-    /// Kind of the resource.
-    pub kind: String,
+    /// Type of the message: the kind of the resource and what was done.
+    // Without the latter if the change is no longer recorded.
+    #[sqlx(rename = "type")]
+    #[serde(rename = "type")]
+    #[schema(max_length = 32, pattern = "^[a-z.]+$")]
+    pub message_type: String,
     /// Identifier of the resource.
+    #[schema(max_length = 64, pattern = r"^[^\x00]*$")]
     pub resource: String,
-    /// What was done to it; `None` if the change is no longer recorded.
-    pub action: Option<String>,
     /// Number of failed attempts.
+    #[schema(minimum = 0, maximum = 2_147_483_647)]
     pub attempts: i32,
-    /// Time of the next attempt.
-    pub next_at: DateTime<Utc>,
-    /// Reason of the last failure.
-    pub last_error: Option<String>,
-    /// Time of the first failure, or since when it waits for another one.
+    /// Time of the first failure, or since when it waits for another one, in UTC.
+    #[serde(serialize_with = "serialize_time")]
+    #[schema(value_type = String, format = "date-time", max_length = 64)]
     pub created_at: DateTime<Utc>,
+    /// Time of the next attempt; absent if it was given up.
+    #[serde(
+        serialize_with = "serialize_time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>, nullable = false, format = "date-time", max_length = 64)]
+    pub next_at: Option<DateTime<Utc>>,
     /// Time at which it was given up.
+    #[serde(
+        serialize_with = "serialize_time",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>, nullable = false, format = "date-time", max_length = 64)]
     pub parked_at: Option<DateTime<Utc>>,
-}
-
-impl DeliveryRecord {
-    /// Returns the type of its message, as far as it is known.
-    pub fn message_type(&self) -> String {
-        match &self.action {
-            Some(action) => format!("{}.{action}", self.kind),
-            None => self.kind.clone(),
-        }
-    }
+    /// Reason of the last failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 512, pattern = r"^[^\x00]*$")]
+    pub last_error: Option<String>,
 }
 
 /// Query for deliveries, without its condition and order.
 const RECORDS: &str = "
-    select r.position, r.kind, r.resource, c.action, attempts, next_at, last_error, created_at, parked_at
+    select r.position, concat_ws('.', r.kind, c.action) as type, r.resource, attempts, last_error, created_at, parked_at,
+           case when parked_at is null then next_at end as next_at
     from webhook_retries r left join changes c on c.position = r.position and c.kind = r.kind";
 
 /// Returns the delivery with this position.

@@ -1,7 +1,9 @@
 //! Queries on the requests of callers by UTC day.
 
 use chrono::NaiveDate;
+use serde::Serialize;
 use sqlx::FromRow;
+use utoipa::ToSchema;
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{caller::CallerId, limit::RequestCounts};
@@ -9,14 +11,19 @@ use crate::domain::{caller::CallerId, limit::RequestCounts};
 /// Number of days that are kept, with the current one.
 const DAYS: i32 = 30;
 
-/// Requests of a caller on a UTC day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromRow)]
+/// Requests on a UTC day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromRow, Serialize, ToSchema)]
+#[schema(example = json!({"day": "2026-01-31", "admitted": 812, "refused": 3}))]
 pub struct DayUsage {
-    /// Day.
+    /// Day, as in RFC 3339.
+    // Without `format`: aiopenapi3 would measure the length of a date.
+    #[schema(value_type = String, min_length = 10, max_length = 10, pattern = r"^\d{4}-\d\d-\d\d$")]
     pub day: NaiveDate,
     /// Number of admitted requests.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub admitted: i64,
-    /// Number of refused requests.
+    /// Number of requests that a limit of the plan refused.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub refused: i64,
 }
 

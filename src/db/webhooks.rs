@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sqlx::{AssertSqlSafe, FromRow};
+use utoipa::ToSchema;
 
 use super::{
     connect::Connection,
@@ -14,40 +16,66 @@ use super::{
 };
 use crate::domain::{
     change::{Action, Initiator, Kind, Position},
+    clock::serialize_time,
     id::WebhookId,
     webhook::{MAX_WEBHOOKS, NewWebhook, WebhookChange, WebhookSecret, WebhookUrl},
 };
 
-/// Webhook, as listed for the operator.
-#[derive(Debug, Clone, FromRow)]
+/// Webhook: a URL that is told of changes.
+// Without `Debug`: it may hold the secret.
+#[derive(Clone, FromRow, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Webhook, example = json!({
+    "id": 3,
+    "url": "https://example.com/pets",
+    "kinds": ["pet", "order"],
+    "enabled": true,
+    "createdAt": "2026-01-31T12:00:00Z",
+    "waiting": 0,
+    "parked": 0,
+    "lagSeconds": 0.2
+}))]
 pub struct WebhookRecord {
     /// Identifier.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub id: WebhookId,
     /// URL.
+    #[schema(format = "uri", max_length = 2_048)]
     pub url: String,
-    /// Wanted kinds of changes; empty for all.
+    /// Kinds of changes that it gets; all if empty.
+    #[schema(value_type = Vec<Kind>, max_items = 16)]
     pub kinds: Vec<String>,
-    /// Time of creation.
-    pub created_at: DateTime<Utc>,
     /// False if nothing is delivered.
-    pub is_enabled: bool,
+    pub enabled: bool,
+    /// Time of creation, in UTC.
+    #[serde(serialize_with = "serialize_time")]
+    #[schema(value_type = String, format = "date-time", max_length = 64)]
+    pub created_at: DateTime<Utc>,
     /// Number of deliveries that wait for another attempt, or behind one of the same resource.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub waiting: i64,
     /// Number of deliveries that were given up.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub parked: i64,
-    /// Age in seconds of the oldest change that it has not passed.
-    pub lag: f64,
+    /// Age of the oldest change that was not sent yet.
+    #[schema(minimum = 0)]
+    pub lag_seconds: f64,
+    /// Key of the signatures, in the form of Standard Webhooks. Only in the response to its creation or rotation.
+    #[sqlx(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 64, pattern = "^whsec_[A-Za-z0-9+/=]+$")]
+    pub secret: Option<String>,
 }
 
 /// Query for webhooks, without its condition and order. Positions are microseconds since 1970.
 const RECORDS: &str = "
-    select id, url, kinds, created_at, enabled as is_enabled,
+    select id, url, kinds, created_at, enabled,
            (select count(*) from webhook_retries where webhook_id = webhooks.id and parked_at is null) as waiting,
            (select count(*) from webhook_retries where webhook_id = webhooks.id and parked_at is not null) as parked,
            greatest(extract(epoch from now()) - coalesce(
                (select min(position) / 1000000.0 from changes where changes.position > webhooks.position),
                extract(epoch from now())
-           ), 0)::float8 as lag
+           ), 0)::float8 as lag_seconds
     from webhooks";
 
 /// Inserts a webhook, which begins behind the newest published change. Returns `None` if there are [`MAX_WEBHOOKS`].

@@ -2,13 +2,16 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
 use super::{
     Invalid, address::AddressKey, canonical_name, check_caller_name, check_text, id::CredentialId,
     plan::Plan,
 };
 
 /// Identifier of a caller in the database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct CallerId(pub i64);
 
 impl FromStr for CallerId {
@@ -103,25 +106,31 @@ impl fmt::Display for CallerName {
 }
 
 /// Right of a caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ToSchema)]
+#[schema(example = "read:pets")]
 pub enum Scope {
     /// Get and find pets.
+    #[schema(rename = "read:pets")]
     ReadPets,
     /// Add, change and delete pets and their images.
+    #[schema(rename = "write:pets")]
     WritePets,
     /// Read the caller's own store orders and the inventory.
+    #[schema(rename = "read:orders")]
     ReadOrders,
     /// Place and delete store orders.
+    #[schema(rename = "write:orders")]
     WriteOrders,
     /// Read the record of changes.
+    #[schema(rename = "read:changes")]
     ReadChanges,
     /// Act on the resources of other callers.
+    #[schema(rename = "admin")]
     Admin,
 }
 
 impl_names!(
     Scope,
-    "must be read:pets, write:pets, read:orders, write:orders, read:changes or admin",
     ReadPets = "read:pets",
     WritePets = "write:pets",
     ReadOrders = "read:orders",
@@ -189,6 +198,12 @@ impl FromIterator<Scope> for Scopes {
     fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Self {
         let bits = scopes.into_iter().map(Self::bit);
         Self(bits.fold(0, |set, bit| set | bit))
+    }
+}
+
+impl Serialize for Scopes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
     }
 }
 

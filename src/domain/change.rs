@@ -140,8 +140,9 @@ impl Initiator {
     }
 }
 
-/// Kind of the resource that was changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Kind of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[schema(as = ChangeKind, rename_all = "lowercase", example = "pet")]
 pub enum Kind {
     /// Pet.
     Pet,
@@ -169,7 +170,6 @@ pub enum Kind {
 
 impl_names!(
     Kind,
-    "must be pet, image, order, user, caller, key, client, session, webhook, import or restore",
     Pet = "pet",
     Image = "image",
     Order = "order",
@@ -196,7 +196,6 @@ pub enum Action {
 
 impl_names!(
     Action,
-    "must be created, changed or deleted",
     Created = "created",
     Changed = "changed",
     Deleted = "deleted",

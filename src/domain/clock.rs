@@ -1,4 +1,4 @@
-//! Monotonic time: code that depends on it takes a [`Clock`], which tests advance by hand.
+//! Monotonic time: code that depends on it takes a [`Clock`], which tests advance by hand. And how times are written.
 
 use std::{
     sync::{
@@ -8,12 +8,29 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::{Serialize as _, Serializer};
+
 /// Time since the origin of a clock. Never decreases.
 pub type Moment = Duration;
 
 /// Returns a duration in seconds, rounded up.
 pub fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// Formats a time as RFC 3339, to the second.
+pub fn rfc3339(time: DateTime<Utc>) -> String {
+    time.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+/// Serializes a time, or none, with [`rfc3339`].
+pub fn serialize_time<S: Serializer>(
+    time: &(impl Copy + Into<Option<DateTime<Utc>>>),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let time: Option<_> = (*time).into();
+    time.map(rfc3339).serialize(serializer)
 }
 
 /// Monotonic clock.

@@ -29,7 +29,6 @@ pub enum ImageType {
 // The names are media types.
 impl_names!(
     ImageType,
-    "must be image/png, image/jpeg, image/gif or image/webp",
     Png = "image/png",
     Jpeg = "image/jpeg",
     Gif = "image/gif",

@@ -7,7 +7,7 @@
 
 /// Implements the names of the variants of an enum: `ALL`, `as_str`, `Display`, `FromStr` and `Serialize`.
 macro_rules! impl_names {
-    ($enum:ident, $invalid:literal, $($variant:ident = $name:literal),+ $(,)?) => {
+    ($enum:ident, $($variant:ident = $name:literal),+ $(,)?) => {
         impl $enum {
             /// All values, in the order of their declaration.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
@@ -31,7 +31,7 @@ macro_rules! impl_names {
 
             fn from_str(name: &str) -> Result<Self, Self::Err> {
                 let value = Self::ALL.into_iter().find(|value| value.as_str() == name);
-                value.ok_or($crate::domain::Invalid::because($invalid))
+                value.ok_or_else(|| $crate::domain::Invalid::none_of(&[$($name),+]))
             }
         }
 
@@ -89,7 +89,8 @@ pub(crate) use impl_names;
 pub const MAX_TEXT: usize = 255;
 
 texts! {
-    /// Text of at most [`MAX_TEXT`] characters.
+    /// Text of at most [`MAX_TEXT`] characters. It is read from stored JSON without validation.
+    #[derive(serde::Deserialize)]
     Text
 }
 
@@ -131,6 +132,12 @@ impl Invalid {
     /// Creates a reason from a constant.
     pub const fn because(reason: &'static str) -> Self {
         Self(Cow::Borrowed(reason))
+    }
+
+    /// Creates the reason for a value that is none of at least two names: "must be a, b or c".
+    pub fn none_of(names: &[&str]) -> Self {
+        let (last, others) = names.split_last().unwrap_or((&"", &[]));
+        Self(format!("must be {} or {last}", others.join(", ")).into())
     }
 }
 

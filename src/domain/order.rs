@@ -23,6 +23,8 @@
 use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, Datelike, SecondsFormat, Utc};
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
 
 use super::{
     Invalid, check_text,
@@ -30,8 +32,10 @@ use super::{
     pet,
 };
 
-/// Status of an order; later ones are greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+/// Status of an order.
+// Later ones are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, ToSchema)]
+#[schema(as = OrderStatus, rename_all = "lowercase", example = "placed")]
 pub enum Status {
     /// Created; the default.
     #[default]
@@ -44,14 +48,13 @@ pub enum Status {
 
 impl_names!(
     Status,
-    "must be placed, approved or delivered",
     Placed = "placed",
     Approved = "approved",
     Delivered = "delivered",
 );
 
 /// Quantity of an order: 1…2^31−1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Quantity(i32);
 
 impl Quantity {
@@ -106,6 +109,12 @@ impl fmt::Display for ShipDate {
     }
 }
 
+impl Serialize for ShipDate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl FromStr for ShipDate {
     type Err = Invalid;
 
@@ -130,17 +139,22 @@ impl FromStr for ShipDate {
 }
 
 /// Fields of an order, without its identifier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct OrderDetails {
-    /// Ordered pet.
+    /// Identifier of the pet, which may have been deleted since.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub pet_id: PetId,
-    /// Quantity.
+    /// Number of pets.
+    #[schema(value_type = i32, minimum = 1, maximum = 2_147_483_647)]
     pub quantity: Quantity,
-    /// Ship date.
+    /// Shipping date, in UTC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, format = "date-time", max_length = 64)]
     pub ship_date: Option<ShipDate>,
-    /// Status.
+    /// Status of the order.
     pub status: Status,
-    /// Set if the order is complete.
+    /// True if nothing is left to do.
     pub complete: bool,
 }
 
@@ -197,12 +211,22 @@ pub struct NewOrder {
     pub details: OrderDetails,
 }
 
-/// Stored order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An order for a pet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(example = json!({
+    "id": 1,
+    "petId": 1,
+    "quantity": 1,
+    "shipDate": "2026-01-31T12:00:00Z",
+    "status": "placed",
+    "complete": false
+}))]
 pub struct Order {
     /// Identifier.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub id: OrderId,
     /// Other fields.
+    #[serde(flatten)]
     pub details: OrderDetails,
 }
 

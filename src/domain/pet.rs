@@ -9,9 +9,10 @@
 use icu_properties::{
     CodePointSetData, CodePointSetDataBorrowed, props::DefaultIgnorableCodePoint,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization as _;
 use url::Url;
+use utoipa::ToSchema;
 
 use super::{Invalid, MAX_TEXT, Text, check_text, id::PetId};
 
@@ -31,6 +32,8 @@ texts! {
 
     /// Absolute `http` or `https` URL, or relative reference (RFC 3986 §4.2), of 1–[`MAX_PHOTO_URL`] characters, exactly
     /// as it was sent. Never fetched by the service.
+    #[derive(ToSchema)]
+    #[schema(description = "An absolute http or https URL, or a relative reference.", value_type = String, format = "iri-reference", min_length = 1, max_length = 2_048, pattern = r#"^(https?:[^\x00-\x20<>"{}|\\^`]+|[^\x00-\x20<>"{}|\\^`:]+|[^\x00-\x20<>"{}|\\^`:]*[/?#][^\x00-\x20<>"{}|\\^`]*)$"#)]
     PhotoUrl
 }
 
@@ -94,8 +97,9 @@ impl PhotoUrl {
     }
 }
 
-/// Status of a pet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Status of a pet in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ToSchema)]
+#[schema(as = PetStatus, rename_all = "lowercase", example = "available")]
 pub enum Status {
     /// For sale; the default.
     #[default]
@@ -108,20 +112,36 @@ pub enum Status {
 
 impl_names!(
     Status,
-    "must be available, pending or sold",
     Available = "available",
     Pending = "pending",
     Sold = "sold",
 );
 
-/// Category or tag, which the service does not interpret.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Label {
-    /// Number.
+/// Category of pets. A `null` member means the same as an absent one; responses omit it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"id": 1, "name": "Dogs"}))]
+pub struct Category {
+    /// Identifier that the client chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
     pub id: Option<i64>,
-    /// Name, by which pets are found by tag.
+    /// Name of the category.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, max_length = 255, pattern = r"^[^\x00]*$")]
+    pub name: Option<Text>,
+}
+
+/// Tag that pets can be found by. A `null` member means the same as an absent one; responses omit it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({"id": 1, "name": "friendly"}))]
+pub struct Tag {
+    /// Identifier that the client chooses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
+    pub id: Option<i64>,
+    /// Name of the tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, max_length = 255, pattern = r"^[^\x00]*$")]
     pub name: Option<Text>,
 }
 
@@ -134,19 +154,23 @@ pub const fn check_count(count: usize) -> Result<(), Invalid> {
 }
 
 /// Fields of a pet, without its identifier.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PetDetails {
-    /// Category.
+    /// Category of the pet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub category: Option<Label>,
-    /// Name.
+    #[schema(nullable = false)]
+    pub category: Option<Category>,
+    /// Name of the pet.
+    #[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     pub name: PetName,
-    /// URLs of pictures; see [`check_count`].
+    /// URLs of its pictures: absolute http or https URLs, or relative references.
+    #[schema(inline, max_items = 100)]
     pub photo_urls: Vec<PhotoUrl>,
-    /// Tags; see [`check_count`].
-    pub tags: Vec<Label>,
-    /// Status.
+    /// Tags that the pet can be found by.
+    #[schema(max_items = 100)]
+    pub tags: Vec<Tag>,
+    /// Status of the pet in the store.
     pub status: Status,
 }
 
@@ -261,7 +285,7 @@ pub struct PetPatch {
     /// New URLs of pictures; see [`check_count`].
     pub photo_urls: Option<Vec<PhotoUrl>>,
     /// New tags; see [`check_count`].
-    pub tags: Option<Vec<Label>>,
+    pub tags: Option<Vec<Tag>>,
     /// New status.
     pub status: Option<Status>,
 }
@@ -295,15 +319,15 @@ impl PetPatch {
 }
 
 impl CategoryPatch {
-    fn apply(&self, current: Option<&Label>) -> Label {
-        let mut label = current.cloned().unwrap_or_default();
+    fn apply(&self, current: Option<&Category>) -> Category {
+        let mut category = current.cloned().unwrap_or_default();
         if let Some(id) = self.id {
-            label.id = id;
+            category.id = id;
         }
         if let Some(name) = &self.name {
-            label.name.clone_from(name);
+            category.name.clone_from(name);
         }
-        label
+        category
     }
 }
 
@@ -325,10 +349,19 @@ pub struct NewPet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub i64);
 
-/// Stored pet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A pet of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(example = json!({
+    "id": 1,
+    "category": {"id": 1, "name": "Dogs"},
+    "name": "Rex",
+    "photoUrls": ["https://example.com/rex.jpg"],
+    "tags": [{"id": 1, "name": "friendly"}],
+    "status": "available"
+}))]
 pub struct Pet {
     /// Identifier.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub id: PetId,
     /// Version, which changes with every write.
     #[serde(skip)]

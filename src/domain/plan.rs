@@ -1,7 +1,10 @@
-//! Plans, which set the limits of callers.
+//! Plans, which set the limits of callers, as `plans.*` configures them.
 
-/// Plan of a caller. Its limits are configured as `plans.*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+use utoipa::ToSchema;
+
+/// Plan, which sets the limits of a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ToSchema)]
+#[schema(rename_all = "lowercase", example = "pro")]
 pub enum Plan {
     /// By default, 60 requests a minute and 1,000 a day.
     Free,
@@ -11,13 +14,7 @@ pub enum Plan {
     Enterprise,
 }
 
-impl_names!(
-    Plan,
-    "must be free, pro or enterprise",
-    Free = "free",
-    Pro = "pro",
-    Enterprise = "enterprise",
-);
+impl_names!(Plan, Free = "free", Pro = "pro", Enterprise = "enterprise",);
 
 /// Limits of a plan; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

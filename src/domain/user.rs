@@ -7,7 +7,9 @@ use precis_profiles::{
     precis_core::{DerivedPropertyValue, FreeformClass, StringClass, profile::Rules},
 };
 use secrecy::{ExposeSecret, SecretString};
+use serde::Serialize;
 use unicode_normalization::{UnicodeNormalization, char::is_public_assigned};
+use utoipa::ToSchema;
 
 use super::{
     Invalid, Text,
@@ -146,20 +148,29 @@ fn length(text: &SecretString) -> usize {
 }
 
 /// Personal data that the user provides, stored unverified.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Profile {
     /// First name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     pub first_name: Option<Text>,
     /// Last name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     pub last_name: Option<Text>,
-    /// Email address.
+    /// Email address, not verified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     pub email: Option<Text>,
     /// Phone number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     pub phone: Option<Text>,
 }
 
 /// Identifier of an account, assigned by the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct UserId(pub i64);
 
 impl fmt::Display for UserId {
@@ -168,18 +179,34 @@ impl fmt::Display for UserId {
     }
 }
 
-/// Stored account, without its password.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// User account.
+// Without its password.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(example = json!({
+    "id": 1,
+    "username": "ada",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+    "phone": "+44 20 7946 0000",
+    "userStatus": 0
+}))]
 pub struct User {
     /// Identifier.
+    #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub id: UserId,
     /// Caller that its requests count against and that owns its orders.
+    #[serde(skip)]
     pub caller: CallerId,
-    /// Name.
+    /// Username, unique regardless of case.
+    #[schema(value_type = String, example = "ada", min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]+$")]
     pub username: Username,
     /// Personal data.
+    #[serde(flatten)]
     pub profile: Profile,
-    /// Number with a meaning defined by the operator.
+    /// Number with a meaning that the operator defines.
+    #[serde(rename = "userStatus")]
+    #[schema(minimum = -2_147_483_648, maximum = 2_147_483_647)]
     pub status: i32,
 }
 

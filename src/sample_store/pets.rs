@@ -3,7 +3,7 @@
 use crate::domain::{
     Invalid, Text,
     order::Status,
-    pet::{Label, PetDetails, PetName},
+    pet::{self, PetDetails, PetName, Tag},
 };
 
 /// Pet of the sample store. It is available, unless it is ordered.
@@ -38,13 +38,13 @@ enum Category {
 impl SamplePet {
     /// Returns the fields of the pet, without its picture.
     pub fn details(&self) -> Result<PetDetails, Invalid> {
-        let category = Label {
+        let category = pet::Category {
             id: Some(self.category as i64),
             name: Some(Text::new(format!("{:?}", self.category))?),
         };
         let tags = self.tags.iter().map(|name| {
             let name = Some(Text::new((*name).to_owned())?);
-            Ok(Label { id: None, name })
+            Ok(Tag { id: None, name })
         });
         Ok(PetDetails {
             category: Some(category),

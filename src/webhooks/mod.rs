@@ -104,7 +104,11 @@ pub async fn report(database: Database, feed: Feed) {
         if let Ok(webhooks) = webhooks.await {
             let mut gone = std::mem::take(&mut known);
             for webhook in webhooks {
-                let lag = if webhook.is_enabled { webhook.lag } else { 0.0 };
+                let lag = if webhook.enabled {
+                    webhook.lag_seconds
+                } else {
+                    0.0
+                };
                 let [waiting, parked] = [webhook.waiting, webhook.parked]
                     .map(|number| u32::try_from(number).unwrap_or(u32::MAX).into());
                 set_gauges(&webhook.id.to_string(), [lag, waiting, parked]);

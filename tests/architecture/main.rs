@@ -49,7 +49,7 @@ const DB_SHARED: &[&str] =
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "comfy_table", "csv_core", "indicatif", "sd_notify", "tar"], &["cli"]),
     (&["axum", "tower_http", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
-    (&["utoipa"], &["api", "app", "domain"]),
+    (&["utoipa"], &["api", "app", "db", "domain"]),
     (&["hyper", "hyper_util", "listenfd", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
     (&["reqwest"], &["http_client", "auth", "blob_store", "telemetry", "webhooks"]),

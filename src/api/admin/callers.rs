@@ -11,83 +11,24 @@ use crate::{
         fields::{Array, Field, FieldType, Member, Violations, present},
         idempotency::Idempotency,
         operations::BASE,
-        paging::{Find, Lists, Page, Window},
-        response::{self, ApiResponse, time},
-        scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names},
+        paging::{Lists, Window},
+        response::{self, ApiResponse},
+        scopes::{MAX_SCOPES, read_scopes},
         state::Links,
-        usage::{self, Days},
     },
     auth::Authenticator,
     db::{
-        self, Database,
+        self, Connection, Database,
         callers::{CallerChange, CallerRecord},
+        usage::DayUsage,
     },
     domain::{
         Invalid,
-        caller::{CallerId, CallerName, Scopes},
+        caller::{CallerId, CallerName, Scope, Scopes},
         change::Initiator,
         plan::Plan,
     },
 };
-
-/// Caller, which owns credentials.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Caller, example = json!({
-    "id": 7,
-    "name": "acme",
-    "plan": "pro",
-    "scopes": ["read:pets", "write:pets"],
-    "disabled": false,
-    "credentials": 1,
-    "createdAt": "2026-01-31T12:00:00Z"
-}))]
-pub(super) struct CallerBody {
-    /// Identifier.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    id: i64,
-    /// Name. Those of user accounts begin with `user:`, those of the subjects of an issuer with `jwt:`.
-    #[schema(min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
-    name: String,
-    /// Plan.
-    #[schema(value_type = PlanBody)]
-    plan: &'static str,
-    /// Scopes, which limit those of its credentials.
-    #[schema(value_type = Vec<ScopeBody>, max_items = 16)]
-    scopes: Vec<&'static str>,
-    /// True if all of its credentials are refused.
-    disabled: bool,
-    /// Number of its credentials that are neither revoked nor expired.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    credentials: i64,
-    /// Time of creation, in UTC.
-    #[schema(format = "date-time", max_length = 64)]
-    created_at: String,
-}
-
-/// Plan, which sets the limits of a caller.
-#[derive(ToSchema)]
-#[schema(as = Plan, rename_all = "lowercase", example = "pro")]
-#[expect(dead_code, reason = "describes what is read and written as text")]
-enum PlanBody {
-    Free,
-    Pro,
-    Enterprise,
-}
-
-impl From<&CallerRecord> for CallerBody {
-    fn from(caller: &CallerRecord) -> Self {
-        Self {
-            id: caller.id.0,
-            name: caller.name.as_str().to_owned(),
-            plan: caller.plan.as_str(),
-            scopes: scope_names(caller.scopes),
-            disabled: caller.disabled_at.is_some(),
-            credentials: caller.live_credentials,
-            created_at: time(caller.created_at),
-        }
-    }
-}
 
 /// Caller to create. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -98,10 +39,10 @@ pub(super) struct NewCallerBody {
     #[schema(value_type = String, required = true, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]*$")]
     name: Field<String>,
     /// Plan.
-    #[schema(value_type = PlanBody, required = true)]
+    #[schema(value_type = Plan, required = true)]
     plan: Field<String>,
     /// Scopes; all but `admin` and `read:changes` if absent.
-    #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]
+    #[schema(value_type = Vec<Scope>, required = false, nullable, max_items = 16)]
     scopes: Field<Array<String, MAX_SCOPES>>,
 }
 
@@ -125,11 +66,11 @@ impl NewCallerBody {
 pub(super) struct CallerPatchBody {
     /// Plan.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = PlanBody, required = false)]
+    #[schema(value_type = Plan, required = false)]
     plan: Member<String>,
     /// Scopes, all of them.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Vec<ScopeBody>, required = false, max_items = 16)]
+    #[schema(value_type = Vec<Scope>, required = false, max_items = 16)]
     scopes: Member<Array<String, MAX_SCOPES>>,
     /// True to refuse all of its credentials, false to accept them.
     #[serde(default, deserialize_with = "present")]
@@ -165,8 +106,8 @@ impl CallerPatchBody {
 
 /// List callers
 ///
-/// Returns the callers in the order of their names, compared by bytes: all of them or, with `limit`, one page. While more
-/// remain, `Link` has the URL of the next page.
+/// Returns a page of callers, 100 without `limit`, in the order of their names, compared by bytes. While more remain, `Link` has the
+/// URL of the next page.
 #[utoipa::path(
     get, path = "/admin/callers", operation_id = "listCallers", tag = "admin", security(("bearer" = ["admin"])),
     params(
@@ -174,7 +115,7 @@ impl CallerPatchBody {
         ("limit", Query),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 344, pattern = "^[A-Za-z0-9_-]+$"),
     ),
-    responses((status = 200, description = "The callers; `[]` if none match.", body = Vec<CallerBody>, headers(("Link")))),
+    responses((status = 200, description = "The callers; `[]` if none match.", body = Vec<CallerRecord>, headers(("Link")))),
 )]
 pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
@@ -185,39 +126,11 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     let window = Window::read(violations, &query)?;
     let prefix = prefix.unwrap_or_default();
     let next = ("/admin/callers", &["name"][..]);
-    lists
-        .respond(next, &query, window, Callers { prefix })
-        .await
-}
-
-/// Callers with names that begin with `prefix`.
-struct Callers {
-    prefix: String,
-}
-
-impl Find for Callers {
-    type Item = CallerRecord;
-    type Id = CallerName;
-
-    async fn page(
-        &self,
-        database: &Database,
-        after: Option<CallerName>,
-        limit: usize,
-    ) -> Result<Page<Self>, db::Error> {
-        let page = database.run(async |connection| {
-            db::callers::list(connection, &self.prefix, after.as_ref(), limit).await
-        });
-        page.await.map(Page::from)
-    }
-
-    fn id(caller: &CallerRecord) -> CallerName {
-        caller.name.clone()
-    }
-
-    fn write(caller: &CallerRecord, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, &CallerBody::from(caller))
-    }
+    let read = async |connection: &mut Connection, after: Option<CallerName>, limit| {
+        db::callers::list(connection, &prefix, after.as_ref(), limit).await
+    };
+    let name = |caller: &CallerRecord| caller.name.clone();
+    lists.records(next, &query, window, name, read).await
 }
 
 /// Create a caller
@@ -227,7 +140,7 @@ impl Find for Callers {
     post, path = "/admin/callers", operation_id = "createCaller", tag = "admin", security(("bearer" = ["admin"])),
     request_body(content = NewCallerBody, description = "The caller to create."),
     responses(
-        (status = 201, description = "The created caller.", body = CallerBody, headers(("Location"))),
+        (status = 201, description = "The created caller.", body = CallerRecord, headers(("Location"))),
         (status = 409, description = "The name is taken, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
@@ -246,7 +159,7 @@ pub(super) async fn create(
         let caller = db::callers::find_by_id(transaction, id).await?;
         let caller = caller.ok_or_else(|| no_such_caller(id))?;
         let location = links.url(&format!("{BASE}/admin/callers/{}", id.0));
-        response::created(location, &CallerBody::from(&caller))
+        response::created(location, &caller)
     }))
     .await
 }
@@ -256,15 +169,20 @@ pub(super) async fn create(
 /// Also one that is disabled.
 #[utoipa::path(
     get, path = "/admin/callers/{callerId}", operation_id = "getCaller", tag = "admin", security(("bearer" = ["admin"])),
-    responses((status = 200, description = "The caller.", body = CallerBody)),
+    responses((status = 200, description = "The caller.", body = CallerRecord)),
 )]
 pub(super) async fn get(
     State(database): State<Database>,
     Path(id): Path<CallerId>,
 ) -> Result<Response, Error> {
     let caller = find_caller(&database, id).await?;
-    response::json(StatusCode::OK, &CallerBody::from(&caller))
+    response::json(StatusCode::OK, &caller)
 }
+
+/// Requests on each of the last days.
+#[derive(Serialize, ToSchema)]
+#[schema(max_items = 30)]
+pub(super) struct Days(Vec<DayUsage>);
 
 /// Get the requests of a caller by day
 ///
@@ -279,7 +197,8 @@ pub(super) async fn usage(
     Path(id): Path<CallerId>,
 ) -> Result<Response, Error> {
     let caller = find_caller(&database, id).await?;
-    response::json(StatusCode::OK, &usage::days(&database, caller.id).await?)
+    let days = database.run(async |it| db::usage::of_caller(it, caller.id).await);
+    response::json(StatusCode::OK, &Days(days.await?))
 }
 
 /// Change a caller
@@ -291,7 +210,7 @@ pub(super) async fn usage(
         content = CallerPatchBody, content_type = "application/merge-patch+json",
         description = "Fields of the caller to change. The media type may also be `application/json`."),
     responses(
-        (status = 200, description = "The changed caller.", body = CallerBody),
+        (status = 200, description = "The changed caller.", body = CallerRecord),
         (status = 409, description = "No administrator would be left."),
     ),
 )]
@@ -309,7 +228,7 @@ pub(super) async fn patch(
         caller.ok_or_else(|| no_such_caller(id))
     });
     let caller = caller.await?;
-    response::json(StatusCode::OK, &CallerBody::from(&caller))
+    response::json(StatusCode::OK, &caller)
 }
 
 /// Delete a caller

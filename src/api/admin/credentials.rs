@@ -11,11 +11,11 @@ use super::callers::{find_caller, no_such_caller};
 use crate::{
     api::{
         error::Error,
-        extract::{Json, Path, Query},
+        extract::{Json, Parameters, Path, Query},
         fields::{Array, Field, FieldType, Violations},
-        paging::{Find, Lists, Page, Window},
-        response::{self, ApiResponse, time},
-        scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names},
+        paging::{Lists, Window},
+        response::{self, ApiResponse},
+        scopes::{MAX_SCOPES, read_scopes},
         state::AppState,
     },
     auth::secret::NewSecret,
@@ -27,8 +27,9 @@ use crate::{
     },
     domain::{
         Invalid,
-        caller::{CallerId, KeyName, Scopes},
+        caller::{CallerId, KeyName, Scope, Scopes},
         change::Initiator,
+        clock::rfc3339,
         id::CredentialId,
     },
 };
@@ -41,82 +42,6 @@ const MAX_LIFETIME: i64 = 315_360_000;
 /// Maximum overlap of two keys: a year.
 const MAX_OVERLAP: i64 = 31_536_000;
 const DEFAULT_OVERLAP: Duration = Duration::from_hours(24);
-
-/// API key, OAuth client or login session, without its secret.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Credential, example = json!({
-    "id": 12,
-    "callerId": 7,
-    "caller": "acme",
-    "hint": "pik_1a2B",
-    "scopes": ["read:pets"],
-    "createdAt": "2026-01-31T12:00:00Z",
-    "lastUsedAt": "2026-02-01T08:30:00Z"
-}))]
-struct CredentialBody<'a> {
-    /// Identifier.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    id: i64,
-    /// Identifier of its caller.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    caller_id: i64,
-    /// Name of its caller.
-    #[schema(min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
-    caller: &'a str,
-    /// First characters of the secret; empty if a person chose it.
-    #[schema(max_length = 8, pattern = "^[0-9A-Za-z_]*$")]
-    hint: &'a str,
-    /// Name of a key, for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(
-        nullable = false,
-        min_length = 1,
-        max_length = 100,
-        pattern = r"^[^\x00-\x1f\x7f]*$"
-    )]
-    name: Option<&'a str>,
-    /// Public identifier of an OAuth client.
-    #[serde(rename = "client_id", skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 64, pattern = "^[0-9A-Za-z_]+$")]
-    client_id: Option<&'a str>,
-    /// Scopes of the caller that it has.
-    #[schema(value_type = Vec<ScopeBody>, max_items = 16)]
-    scopes: Vec<&'static str>,
-    /// Time of creation, in UTC.
-    #[schema(format = "date-time", max_length = 64)]
-    created_at: String,
-    /// Expiry; absent for never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = "date-time", max_length = 64)]
-    expires_at: Option<String>,
-    /// Time of the revocation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = "date-time", max_length = 64)]
-    revoked_at: Option<String>,
-    /// Time of the last use of a key, to the minute.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = "date-time", max_length = 64)]
-    last_used_at: Option<String>,
-}
-
-impl<'a> From<&'a CredentialRecord> for CredentialBody<'a> {
-    fn from(record: &'a CredentialRecord) -> Self {
-        Self {
-            id: record.id.get(),
-            caller_id: record.caller_id.0,
-            caller: &record.caller,
-            hint: &record.hint,
-            name: record.name.as_deref(),
-            client_id: record.client_id.as_deref(),
-            scopes: scope_names(record.scopes),
-            created_at: time(record.created_at),
-            expires_at: record.expires_at.map(time),
-            revoked_at: record.revoked_at.map(time),
-            last_used_at: record.last_used_at.map(time),
-        }
-    }
-}
 
 /// Created API key. The key is shown this once.
 // Without `Debug`: it holds the secret.
@@ -162,7 +87,7 @@ pub(super) struct NewKeyBody {
     #[schema(value_type = String, required = false, nullable, min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f]*$")]
     name: Field<String>,
     /// Scopes, which the caller must have; all of its scopes if absent.
-    #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]
+    #[schema(value_type = Vec<Scope>, required = false, nullable, max_items = 16)]
     scopes: Field<Array<String, MAX_SCOPES>>,
     /// Lifetime in seconds. If absent, that of the setting `auth.api_key_lifetime`, which is unlimited by default.
     #[schema(value_type = i64, required = false, nullable, minimum = 1, maximum = 315_360_000)]
@@ -191,7 +116,7 @@ impl FieldType for RotationBody {}
 #[schema(as = ClientInput, example = json!({"scopes": ["read:pets"]}))]
 pub(super) struct NewClientBody {
     /// Scopes, which the caller must have; all of its scopes if absent.
-    #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]
+    #[schema(value_type = Vec<Scope>, required = false, nullable, max_items = 16)]
     scopes: Field<Array<String, MAX_SCOPES>>,
 }
 
@@ -213,46 +138,30 @@ struct CreatedClientBody<'a> {
     client_secret: &'a str,
 }
 
-/// Credentials of a kind, of one caller or of all.
-struct Credentials {
-    kind: CredentialKind,
-    caller: Option<CallerId>,
-}
-
-impl Find for Credentials {
-    type Item = CredentialRecord;
-    type Id = CredentialId;
-
-    async fn page(
-        &self,
-        database: &Database,
-        after: Option<CredentialId>,
-        limit: usize,
-    ) -> Result<Page<Self>, db::Error> {
-        let page = database.run(async |connection| {
-            db::credentials::list(connection, self.kind, self.caller, after, limit).await
-        });
-        page.await.map(Page::from)
-    }
-
-    fn id(record: &CredentialRecord) -> CredentialId {
-        record.id
-    }
-
-    fn write(record: &CredentialRecord, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, &CredentialBody::from(record))
-    }
+/// Responds with a page of the credentials of a kind, of one caller or of all.
+async fn respond(
+    lists: Lists,
+    path: &str,
+    query: &Parameters,
+    window: Window<CredentialId>,
+    (kind, caller): (CredentialKind, Option<CallerId>),
+) -> Result<Response, Error> {
+    let read = async |connection: &mut Connection, after, limit| {
+        db::credentials::list(connection, kind, caller, after, limit).await
+    };
+    let id = |record: &CredentialRecord| record.id;
+    lists.records((path, &[]), query, window, id, read).await
 }
 
 /// List the keys of a caller
 ///
-/// Returns the keys in the order of their identifiers, also revoked and expired ones, without their secrets: all of them or,
-/// with `limit`, one page. While more remain, `Link` has the URL of the next page.
+/// Returns a page of the keys, 100 without `limit`, in the order of their identifiers, also revoked and expired ones, without their
+/// secrets. While more remain, `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/admin/callers/{callerId}/keys", operation_id = "listKeys", tag = "admin",
     security(("bearer" = ["admin"])),
     params(("limit", Query), ("cursor", Query)),
-    responses((status = 200, description = "The keys; `[]` if there are none.", body = Vec<CredentialBody<'static>>, headers(("Link")))),
+    responses((status = 200, description = "The keys; `[]` if there are none.", body = Vec<CredentialRecord>, headers(("Link")))),
 )]
 pub(super) async fn list_keys(
     lists: Lists,
@@ -270,7 +179,7 @@ pub(super) async fn list_keys(
     get, path = "/admin/callers/{callerId}/clients", operation_id = "listClients", tag = "admin",
     security(("bearer" = ["admin"])),
     params(("limit", Query), ("cursor", Query)),
-    responses((status = 200, description = "The clients; `[]` if there are none.", body = Vec<CredentialBody<'static>>, headers(("Link")))),
+    responses((status = 200, description = "The clients; `[]` if there are none.", body = Vec<CredentialRecord>, headers(("Link")))),
 )]
 pub(super) async fn list_clients(
     lists: Lists,
@@ -291,8 +200,7 @@ async fn list_of_caller(
     let window = Window::read(Violations::default(), &query)?;
     let caller = Some(find_caller(database, id).await?.id);
     let path = format!("/admin/callers/{}/{name}", id.0);
-    let find = Credentials { kind, caller };
-    lists.respond((&path, &[]), &query, window, find).await
+    respond(lists, &path, &query, window, (kind, caller)).await
 }
 
 /// List login sessions
@@ -301,16 +209,11 @@ async fn list_of_caller(
 #[utoipa::path(
     get, path = "/admin/sessions", operation_id = "listSessions", tag = "admin", security(("bearer" = ["admin"])),
     params(("limit", Query), ("cursor", Query)),
-    responses((status = 200, description = "The sessions; `[]` if there are none.", body = Vec<CredentialBody<'static>>, headers(("Link")))),
+    responses((status = 200, description = "The sessions; `[]` if there are none.", body = Vec<CredentialRecord>, headers(("Link")))),
 )]
 pub(super) async fn list_sessions(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let window = Window::read(Violations::default(), &query)?;
-    let find = Credentials {
-        kind: SESSION,
-        caller: None,
-    };
-    let next = ("/admin/sessions", &[][..]);
-    lists.respond(next, &query, window, find).await
+    respond(lists, "/admin/sessions", &query, window, (SESSION, None)).await
 }
 
 /// Create a key
@@ -347,7 +250,7 @@ pub(super) async fn create_key(
     let body = CreatedKeyBody {
         id: id.await?.get(),
         key: secret.secret.expose(),
-        expires_at: expires_at.map(time),
+        expires_at: expires_at.map(rfc3339),
         replaced: None,
     };
     response::json(StatusCode::CREATED, &body)
@@ -400,10 +303,10 @@ pub(super) async fn rotate_key(
     let body = CreatedKeyBody {
         id: new.id.get(),
         key: secret.secret.expose(),
-        expires_at: new.expires_at.map(time),
+        expires_at: new.expires_at.map(rfc3339),
         replaced: Some(ReplacedKeyBody {
             id: id.get(),
-            expires_at: time(replaced.expires_at),
+            expires_at: rfc3339(replaced.expires_at),
         }),
     };
     response::json(StatusCode::CREATED, &body)

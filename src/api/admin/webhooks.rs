@@ -12,17 +12,17 @@ use crate::{
         extract::{Json, MergePatch, Path, PathPair, Query},
         fields::{Array, Field, FieldType, Member, Violations, present},
         idempotency::Idempotency,
-        kinds::{KindBody, MAX_KINDS, read_kinds},
+        kinds::{MAX_KINDS, read_kinds},
         operations::BASE,
-        paging::{Find, Lists, Page, Window},
-        response::{self, ApiResponse, time},
+        paging::{Lists, Window},
+        response::{self, ApiResponse},
         state::{AppState, Links},
     },
     auth::secret::generate_webhook_secret,
-    db::{self, Database, deliveries::DeliveryRecord, webhooks::WebhookRecord},
+    db::{self, Connection, Database, deliveries::DeliveryRecord, webhooks::WebhookRecord},
     domain::{
         Invalid,
-        change::{Initiator, Position},
+        change::{Initiator, Kind, Position},
         id::WebhookId,
         webhook::{
             Attempt, DEFAULT_OVERLAP, MAX_OVERLAP, MAX_WEBHOOKS, NewWebhook, WebhookChange,
@@ -32,65 +32,6 @@ use crate::{
     webhooks,
 };
 
-/// Webhook: a URL that is told of changes.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Webhook, example = json!({
-    "id": 3,
-    "url": "https://example.com/pets",
-    "kinds": ["pet", "order"],
-    "enabled": true,
-    "createdAt": "2026-01-31T12:00:00Z",
-    "waiting": 0,
-    "parked": 0,
-    "lagSeconds": 0.2
-}))]
-pub(super) struct WebhookBody {
-    /// Identifier.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    id: i64,
-    /// URL.
-    #[schema(format = "uri", max_length = 2_048)]
-    url: String,
-    /// Kinds of changes that it gets; all if empty.
-    #[schema(value_type = Vec<KindBody>, max_items = 16)]
-    kinds: Vec<String>,
-    /// False if nothing is delivered.
-    enabled: bool,
-    /// Time of creation, in UTC.
-    #[schema(format = "date-time", max_length = 64)]
-    created_at: String,
-    /// Number of deliveries that wait for another attempt, or behind one of the same resource.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    waiting: i64,
-    /// Number of deliveries that were given up.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    parked: i64,
-    /// Age of the oldest change that was not sent yet.
-    #[schema(minimum = 0)]
-    lag_seconds: f64,
-    /// Key of the signatures, in the form of Standard Webhooks. Only in the response to its creation or rotation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 64, pattern = "^whsec_[A-Za-z0-9+/=]+$")]
-    secret: Option<String>,
-}
-
-impl From<WebhookRecord> for WebhookBody {
-    fn from(webhook: WebhookRecord) -> Self {
-        Self {
-            id: webhook.id.get(),
-            url: webhook.url,
-            kinds: webhook.kinds,
-            enabled: webhook.is_enabled,
-            created_at: time(webhook.created_at),
-            waiting: webhook.waiting,
-            parked: webhook.parked,
-            lag_seconds: webhook.lag,
-            secret: None,
-        }
-    }
-}
-
 /// Webhook to create. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = WebhookInput, example = json!({"url": "https://example.com/pets", "kinds": ["pet", "order"]}))]
@@ -99,7 +40,7 @@ pub(super) struct NewWebhookBody {
     #[schema(value_type = String, required = true, format = "uri", min_length = 1, max_length = 2_000)]
     url: Field<String>,
     /// Kinds of changes that it gets; all if absent or empty.
-    #[schema(value_type = Vec<KindBody>, required = false, nullable, max_items = 16)]
+    #[schema(value_type = Vec<Kind>, required = false, nullable, max_items = 16)]
     kinds: Field<Array<String, MAX_KINDS>>,
 }
 
@@ -115,7 +56,7 @@ pub(super) struct WebhookPatchBody {
     url: Member<String>,
     /// Kinds of changes that it gets; all if empty.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Vec<KindBody>, required = false, max_items = 16)]
+    #[schema(value_type = Vec<Kind>, required = false, max_items = 16)]
     kinds: Member<Array<String, MAX_KINDS>>,
     /// False to deliver nothing, true to go on with the changes that follow those that were delivered.
     #[serde(default, deserialize_with = "present")]
@@ -174,131 +115,22 @@ struct RetriesBody {
     deliveries: u64,
 }
 
-/// Delivery that has failed, waits behind one that has, or was given up.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Delivery, example = json!({
-    "position": 1_769_860_800_000_000_i64,
-    "type": "pet.changed",
-    "resource": "7",
-    "attempts": 3,
-    "createdAt": "2026-01-31T12:00:00Z",
-    "nextAt": "2026-01-31T12:00:08Z",
-    "lastError": "the response has status 503 Service Unavailable"
-}))]
-pub(super) struct DeliveryBody {
-    /// Position of the change.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    position: i64,
-    /// Type of the message: the kind of the resource and what was done.
-    #[serde(rename = "type")]
-    #[schema(max_length = 32, pattern = "^[a-z.]+$")]
-    kind: String,
-    /// Identifier of the resource.
-    #[schema(max_length = 64, pattern = r"^[^\x00]*$")]
-    resource: String,
-    /// Number of failed attempts.
-    #[schema(minimum = 0, maximum = 2_147_483_647)]
-    attempts: i32,
-    /// Time of the first failure, or since when it waits for another one, in UTC.
-    #[schema(format = "date-time", max_length = 64)]
-    created_at: String,
-    /// Time of the next attempt; absent if it was given up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = "date-time", max_length = 64)]
-    next_at: Option<String>,
-    /// Time at which it was given up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = "date-time", max_length = 64)]
-    parked_at: Option<String>,
-    /// Reason of the last failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 512, pattern = r"^[^\x00]*$")]
-    last_error: Option<String>,
-}
-
-impl From<&DeliveryRecord> for DeliveryBody {
-    fn from(delivery: &DeliveryRecord) -> Self {
-        let is_parked = delivery.parked_at.is_some();
-        Self {
-            position: delivery.position.0,
-            kind: delivery.message_type(),
-            resource: delivery.resource.clone(),
-            attempts: delivery.attempts,
-            created_at: time(delivery.created_at),
-            next_at: (!is_parked).then(|| time(delivery.next_at)),
-            parked_at: delivery.parked_at.map(time),
-            last_error: delivery.last_error.clone(),
-        }
-    }
-}
-
-struct Webhooks;
-
-impl Find for Webhooks {
-    type Item = WebhookRecord;
-    type Id = WebhookId;
-
-    async fn page(
-        &self,
-        database: &Database,
-        after: Option<WebhookId>,
-        limit: usize,
-    ) -> Result<Page<Self>, db::Error> {
-        let page =
-            database.run(async |connection| db::webhooks::list(connection, after, limit).await);
-        page.await.map(Page::from)
-    }
-
-    fn id(webhook: &WebhookRecord) -> WebhookId {
-        webhook.id
-    }
-
-    fn write(webhook: &WebhookRecord, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, &WebhookBody::from(webhook.clone()))
-    }
-}
-
-/// Deliveries of a webhook.
-struct Deliveries(WebhookId);
-
-impl Find for Deliveries {
-    type Item = DeliveryRecord;
-    type Id = Position;
-
-    async fn page(
-        &self,
-        database: &Database,
-        after: Option<Position>,
-        limit: usize,
-    ) -> Result<Page<Self>, db::Error> {
-        let page = database
-            .run(async |connection| db::deliveries::list(connection, self.0, after, limit).await);
-        page.await.map(Page::from)
-    }
-
-    fn id(delivery: &DeliveryRecord) -> Position {
-        delivery.position
-    }
-
-    fn write(delivery: &DeliveryRecord, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, &DeliveryBody::from(delivery))
-    }
-}
-
 /// List webhooks
 ///
-/// Returns the webhooks in the order of their identifiers, without their secrets: all of them or, with `limit`, one page. While
-/// more remain, `Link` has the URL of the next page.
+/// Returns a page of webhooks, 100 without `limit`, in the order of their identifiers, without their secrets. While more remain,
+/// `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/admin/webhooks", operation_id = "listWebhooks", tag = "admin", security(("bearer" = ["admin"])),
     params(("limit", Query), ("cursor", Query)),
-    responses((status = 200, description = "The webhooks; `[]` if there are none.", body = Vec<WebhookBody>, headers(("Link")))),
+    responses((status = 200, description = "The webhooks; `[]` if there are none.", body = Vec<WebhookRecord>, headers(("Link")))),
 )]
 pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let window = Window::read(Violations::default(), &query)?;
     let next = ("/admin/webhooks", &[][..]);
-    lists.respond(next, &query, window, Webhooks).await
+    let id = |webhook: &WebhookRecord| webhook.id;
+    lists
+        .records(next, &query, window, id, db::webhooks::list)
+        .await
 }
 
 /// Create a webhook
@@ -311,7 +143,7 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     post, path = "/admin/webhooks", operation_id = "createWebhook", tag = "admin", security(("bearer" = ["admin"])),
     request_body(content = NewWebhookBody, description = "The webhook to create."),
     responses(
-        (status = 201, description = "The created webhook.", body = WebhookBody, headers(("Location"))),
+        (status = 201, description = "The created webhook.", body = WebhookRecord, headers(("Location"))),
         (status = 409, description = "There are 100 webhooks."),
     ),
 )]
@@ -335,9 +167,9 @@ pub(super) async fn create(
         let id = id.ok_or_else(|| Error::Conflict(format!("there are {MAX_WEBHOOKS} webhooks")))?;
         find(transaction, id).await
     });
-    let body = WebhookBody {
+    let body = WebhookRecord {
         secret: Some(new.secret.expose()),
-        ..webhook.await?.into()
+        ..webhook.await?
     };
     let location = links.url(&format!("{BASE}/admin/webhooks/{}", body.id));
     response::created(location, &body)
@@ -348,7 +180,7 @@ pub(super) async fn create(
 /// Without its secret.
 #[utoipa::path(
     get, path = "/admin/webhooks/{webhookId}", operation_id = "getWebhook", tag = "admin", security(("bearer" = ["admin"])),
-    responses((status = 200, description = "The webhook.", body = WebhookBody)),
+    responses((status = 200, description = "The webhook.", body = WebhookRecord)),
 )]
 pub(super) async fn get(
     State(database): State<Database>,
@@ -357,7 +189,7 @@ pub(super) async fn get(
     let webhook = database
         .run(async |connection| find(connection, id).await)
         .await?;
-    response::json(StatusCode::OK, &WebhookBody::from(webhook))
+    response::json(StatusCode::OK, &webhook)
 }
 
 /// Change a webhook
@@ -369,7 +201,7 @@ pub(super) async fn get(
     request_body(
         content = WebhookPatchBody, content_type = "application/merge-patch+json",
         description = "Fields of the webhook to change. The media type may also be `application/json`."),
-    responses((status = 200, description = "The changed webhook.", body = WebhookBody)),
+    responses((status = 200, description = "The changed webhook.", body = WebhookRecord)),
 )]
 pub(super) async fn patch(
     State(state): State<AppState>,
@@ -382,7 +214,7 @@ pub(super) async fn patch(
         db::webhooks::change(transaction, id, &change, &initiator).await?;
         find(transaction, id).await
     });
-    response::json(StatusCode::OK, &WebhookBody::from(webhook.await?))
+    response::json(StatusCode::OK, &webhook.await?)
 }
 
 /// Delete a webhook
@@ -408,13 +240,13 @@ pub(super) async fn delete(
 
 /// List the deliveries of a webhook
 ///
-/// Returns those that have failed, wait behind one of the same resource that has, or were given up, in the order of their
-/// positions: all of them or, with `limit`, one page. Those that succeed are not kept.
+/// Returns a page of those that have failed, wait behind one of the same resource that has, or were given up, 100 without `limit`,
+/// in the order of their positions. Those that succeed are not kept. While more remain, `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/admin/webhooks/{webhookId}/deliveries", operation_id = "listDeliveries", tag = "admin",
     security(("bearer" = ["admin"])),
     params(("limit", Query), ("cursor", Query)),
-    responses((status = 200, description = "The deliveries; `[]` if there are none.", body = Vec<DeliveryBody>, headers(("Link")))),
+    responses((status = 200, description = "The deliveries; `[]` if there are none.", body = Vec<DeliveryRecord>, headers(("Link")))),
 )]
 pub(super) async fn deliveries(
     lists: Lists,
@@ -427,8 +259,12 @@ pub(super) async fn deliveries(
         .run(async |connection| find(connection, id).await)
         .await?;
     let path = format!("/admin/webhooks/{id}/deliveries");
-    let find = Deliveries(id);
-    lists.respond((&path, &[]), &query, window, find).await
+    let read = async |connection: &mut Connection, after, limit| {
+        db::deliveries::list(connection, id, after, limit).await
+    };
+    let position = |delivery: &DeliveryRecord| delivery.position;
+    let next = (&*path, &[][..]);
+    lists.records(next, &query, window, position, read).await
 }
 
 /// Send a delivery again
@@ -439,7 +275,7 @@ pub(super) async fn deliveries(
     post, path = "/admin/webhooks/{webhookId}/deliveries/{position}/retry", operation_id = "retryDelivery", tag = "admin",
     security(("bearer" = ["admin"])),
     responses(
-        (status = 202, description = "The delivery, which is due.", body = DeliveryBody),
+        (status = 202, description = "The delivery, which is due.", body = DeliveryRecord),
         (status = 409, description = "Its change is no longer recorded, the webhook is disabled, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
@@ -458,7 +294,7 @@ pub(super) async fn retry(
             .ok_or_else(|| Error::NotFound(format!("delivery {position} of webhook {id}")))?;
         require_enabled(&webhook)?;
         sent.ok_or_else(|| Error::Conflict(format!("change {position} is no longer recorded")))?;
-        response::json(StatusCode::ACCEPTED, &DeliveryBody::from(&delivery))
+        response::json(StatusCode::ACCEPTED, &delivery)
     }))
     .await
 }
@@ -542,7 +378,7 @@ pub(super) async fn test(
     post, path = "/admin/webhooks/{webhookId}/rotate", operation_id = "rotateWebhook", tag = "admin",
     security(("bearer" = ["admin"])),
     request_body(content = RotationBody, description = "The overlap."),
-    responses((status = 201, description = "The webhook, with its new secret.", body = WebhookBody)),
+    responses((status = 201, description = "The webhook, with its new secret.", body = WebhookRecord)),
 )]
 pub(super) async fn rotate(
     State(database): State<Database>,
@@ -563,20 +399,20 @@ pub(super) async fn rotate(
         db::webhooks::rotate(transaction, id, &secret, overlap, &initiator).await?;
         find(transaction, id).await
     });
-    let body = WebhookBody {
+    let body = WebhookRecord {
         secret: Some(secret.expose()),
-        ..webhook.await?.into()
+        ..webhook.await?
     };
     response::json(StatusCode::CREATED, &body)
 }
 
-async fn find(connection: &mut db::Connection, id: WebhookId) -> Result<WebhookRecord, Error> {
+async fn find(connection: &mut Connection, id: WebhookId) -> Result<WebhookRecord, Error> {
     let webhook = db::webhooks::find(connection, id).await?;
     webhook.ok_or_else(|| no_such_webhook(id))
 }
 
 fn require_enabled(webhook: &WebhookRecord) -> Result<(), Error> {
-    if webhook.is_enabled {
+    if webhook.enabled {
         Ok(())
     } else {
         Err(Error::Conflict(format!(

@@ -87,9 +87,8 @@ struct ImageBody {
 }
 
 /// The images of a pet.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(max_items = 100)]
-#[expect(dead_code, reason = "says how many there may be; a Vec is written")]
 struct Images(Vec<ImageBody>);
 
 /// List a pet's images
@@ -123,7 +122,7 @@ async fn list(
         url: image_url(&urls, pet, image.id),
         created_at: (image.created_at).to_rfc3339_opts(SecondsFormat::Millis, true),
     });
-    lists.whole(&bodies.collect::<Vec<_>>())
+    lists.whole(&Images(bodies.collect()))
 }
 
 /// Delete an image

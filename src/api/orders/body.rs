@@ -1,6 +1,6 @@
 //! JSON representation of orders and of the inventory.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::{
@@ -10,64 +10,9 @@ use crate::{
     },
     domain::{
         id::{OrderId, PetId},
-        order::{NewOrder, Order, OrderDetails, OrderPatch, Quantity},
+        order::{NewOrder, OrderDetails, OrderPatch, Quantity, Status},
     },
 };
-
-/// An order for a pet.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Order, example = json!({
-    "id": 1,
-    "petId": 1,
-    "quantity": 1,
-    "shipDate": "2026-01-31T12:00:00Z",
-    "status": "placed",
-    "complete": false
-}))]
-pub struct OrderBody {
-    /// Identifier.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    id: i64,
-    /// Identifier of the pet, which may have been deleted since.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    pet_id: i64,
-    /// Number of pets.
-    #[schema(minimum = 1, maximum = 2_147_483_647)]
-    quantity: i32,
-    /// Shipping date, in UTC.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = "date-time", max_length = 64)]
-    ship_date: Option<String>,
-    /// Status of the order.
-    #[schema(value_type = StatusBody)]
-    status: &'static str,
-    /// True if nothing is left to do.
-    complete: bool,
-}
-
-/// Status of an order.
-#[derive(ToSchema)]
-#[schema(as = OrderStatus, rename_all = "lowercase", example = "placed")]
-#[expect(dead_code, reason = "describes what is read and written as text")]
-pub enum StatusBody {
-    Placed,
-    Approved,
-    Delivered,
-}
-
-impl From<&Order> for OrderBody {
-    fn from(Order { id, details }: &Order) -> Self {
-        Self {
-            id: id.get(),
-            pet_id: details.pet_id.get(),
-            quantity: details.quantity.get(),
-            ship_date: details.ship_date.map(|date| date.to_string()),
-            status: details.status.as_str(),
-            complete: details.complete,
-        }
-    }
-}
 
 /// Order to place. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -87,7 +32,7 @@ pub struct NewOrderBody {
     #[schema(value_type = String, required = false, nullable, format = "date-time", max_length = 64)]
     ship_date: Field<String>,
     /// Status of the order; `placed` if absent. Only administrators may set it to another one.
-    #[schema(value_type = StatusBody, required = false, nullable)]
+    #[schema(value_type = Status, required = false, nullable)]
     status: Field<String>,
     /// True if nothing is left to do; false if absent. Only administrators may set it.
     #[schema(value_type = bool, required = false, nullable)]
@@ -135,7 +80,7 @@ pub struct PatchBody {
     ship_date: Member<String>,
     /// Status of the order, which moves forward only.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<StatusBody>)]
+    #[schema(value_type = Option<Status>)]
     status: Member<String>,
     /// True if nothing is left to do. It stays true.
     #[serde(default, deserialize_with = "present")]
@@ -166,19 +111,4 @@ impl PatchBody {
             ship_date,
         }))
     }
-}
-
-/// Number of pets of each status.
-#[derive(Debug, Default, Serialize, ToSchema)]
-#[schema(as = Inventory, example = json!({"available": 2, "pending": 1, "sold": 5}))]
-pub struct InventoryBody {
-    /// For sale.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    pub available: i64,
-    /// Ordered, but not handed over yet.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    pub pending: i64,
-    /// Handed over to their new owners.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    pub sold: i64,
 }

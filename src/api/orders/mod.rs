@@ -9,7 +9,6 @@ mod body;
 use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::routes;
 
-use self::body::{InventoryBody, OrderBody};
 pub use self::body::{NewOrderBody, PatchBody};
 use super::{
     error::Error,
@@ -17,14 +16,15 @@ use super::{
     fields::Violations,
     idempotency::Idempotency,
     operations::{BASE, Operations},
-    paging::{self, Find, Lists, Page, Window},
+    paging::{self, Lists, Window},
     request_context::CurrentCaller,
     response::{self, ApiResponse},
     state::Links,
 };
 use crate::{
     db::{
-        self, Database,
+        self, Connection, Database,
+        inventory::Inventory,
         orders::{
             ChangeOutcome, Deletion, DeletionOutcome, OwnerFilter, Placement, PlacementOutcome,
         },
@@ -32,9 +32,8 @@ use crate::{
     domain::{
         caller::{Caller, Scope, Scopes},
         change::Initiator,
-        id::{OrderId, PetId},
+        id::OrderId,
         order::{Order, Status},
-        pet,
     },
 };
 
@@ -53,18 +52,10 @@ pub fn router() -> Operations {
 #[utoipa::path(
     get, path = "/store/inventory", operation_id = "getInventory", tag = "store",
     security(("bearer" = ["read:orders"])),
-    responses((status = 200, description = "Number of pets of each status.", body = InventoryBody)),
+    responses((status = 200, description = "Number of pets of each status.", body = Inventory)),
 )]
 async fn inventory(State(database): State<Database>) -> Result<Response, Error> {
-    let mut body = InventoryBody::default();
-    for (status, pets) in database.run(db::inventory::count).await? {
-        match status {
-            pet::Status::Available => body.available = pets,
-            pet::Status::Pending => body.pending = pets,
-            pet::Status::Sold => body.sold = pets,
-        }
-    }
-    response::json(StatusCode::OK, &body)
+    response::json(StatusCode::OK, &database.run(db::inventory::count).await?)
 }
 
 /// Place an order for a pet
@@ -76,7 +67,7 @@ async fn inventory(State(database): State<Database>) -> Result<Response, Error> 
     post, path = "/store/order", operation_id = "placeOrder", tag = "store", security(("bearer" = ["write:orders"])),
     request_body(content = NewOrderBody, description = "The order to place."),
     responses(
-        (status = 201, description = "The placed order.", body = OrderBody, headers(("Location"))),
+        (status = 201, description = "The placed order.", body = Order, headers(("Location"))),
         (status = 409, description = "The pet is not for sale, the `id` is in use, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
@@ -103,7 +94,7 @@ async fn place(
     let placed = |outcome| match outcome {
         PlacementOutcome::Placed(order) => {
             let location = links.url(&format!("{BASE}/store/order/{}", order.id));
-            response::created(location, &OrderBody::from(&order))
+            response::created(location, &order)
         }
         PlacementOutcome::PetNotFound => {
             let reason = "must be the id of an existing pet";
@@ -129,16 +120,16 @@ async fn place(
 
 /// List orders
 ///
-/// Returns the caller's own orders or, with the scope `admin`, all orders, in the order of their identifiers: all
-/// matches or, with `limit`, one page. While more remain, `Link` has the URL of the next page.
+/// Returns a page of the caller's own orders or, with the scope `admin`, of all orders, 100 without `limit`, in the order of their
+/// identifiers. While more remain, `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/store/orders", operation_id = "listOrders", tag = "store", security(("bearer" = ["read:orders"])),
     params(
-        ("status" = Option<Vec<body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
+        ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
         ("limit", Query), ("cursor", Query),
     ),
-    responses((status = 200, description = "The orders; `[]` if none match.", body = Vec<OrderBody>, headers(("Link")))),
+    responses((status = 200, description = "The orders; `[]` if none match.", body = Vec<Order>, headers(("Link")))),
 )]
 async fn list(
     lists: Lists,
@@ -152,45 +143,13 @@ async fn list(
     }
     let pet = query.optional(&mut violations, "petId", str::parse);
     let window = Window::read(violations, &query)?;
-    let find = Orders {
-        visible: visible(&caller),
-        statuses,
-        pet,
+    let visible = visible(&caller);
+    let read = async |connection: &mut Connection, after, limit| {
+        db::orders::list(connection, visible, &statuses, pet, after, limit).await
     };
     let next = ("/store/orders", &["status", "petId"][..]);
-    lists.respond(next, &query, window, find).await
-}
-
-struct Orders {
-    visible: OwnerFilter,
-    statuses: Vec<Status>,
-    pet: Option<PetId>,
-}
-
-impl Find for Orders {
-    type Item = Order;
-    type Id = OrderId;
-
-    async fn page(
-        &self,
-        database: &Database,
-        after: Option<OrderId>,
-        limit: usize,
-    ) -> Result<Page<Self>, db::Error> {
-        let Self { visible, pet, .. } = *self;
-        let page = database.run(async |connection| {
-            db::orders::list(connection, visible, &self.statuses, pet, after, limit).await
-        });
-        page.await.map(Page::from)
-    }
-
-    fn id(order: &Order) -> OrderId {
-        order.id
-    }
-
-    fn write(order: &Order, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, &OrderBody::from(order))
-    }
+    let id = |order: &Order| order.id;
+    lists.records(next, &query, window, id, read).await
 }
 
 /// Get an order
@@ -199,7 +158,7 @@ impl Find for Orders {
 #[utoipa::path(
     get, path = "/store/order/{orderId}", operation_id = "getOrderById", tag = "store",
     security(("bearer" = ["read:orders"])),
-    responses((status = 200, description = "The order.", body = OrderBody)),
+    responses((status = 200, description = "The order.", body = Order)),
 )]
 async fn get(
     State(database): State<Database>,
@@ -211,7 +170,7 @@ async fn get(
         .run(async |connection| db::orders::find(connection, id, filter).await)
         .await?;
     let order = order.ok_or_else(|| no_such_order(id))?;
-    response::json(StatusCode::OK, &OrderBody::from(&order))
+    response::json(StatusCode::OK, &order)
 }
 
 /// Change an order
@@ -224,7 +183,7 @@ async fn get(
         content = PatchBody, content_type = "application/merge-patch+json",
         description = "Fields of the order to change. The media type may also be `application/json`."),
     responses(
-        (status = 200, description = "The changed order.", body = OrderBody),
+        (status = 200, description = "The changed order.", body = Order),
         (status = 409, description = "The order cannot move backward."),
     ),
 )]
@@ -239,7 +198,7 @@ async fn patch(
         db::orders::change_in(transaction, id, patch, &initiator).await
     });
     match outcome.await? {
-        ChangeOutcome::Changed(order) => response::json(StatusCode::OK, &OrderBody::from(&order)),
+        ChangeOutcome::Changed(order) => response::json(StatusCode::OK, &order),
         ChangeOutcome::NotFound => Err(no_such_order(id)),
         ChangeOutcome::Refused(refusal) => Err(Error::Conflict(format!("order {id} {refusal}"))),
     }

@@ -12,84 +12,11 @@ use crate::{
         Invalid, Text,
         id::{PetId, check_label_id},
         pet::{
-            CategoryPatch, Change, Label, MAX_ITEMS, NewPet, PetDetails, PetName, PetPatch,
-            PhotoUrl, check_count,
+            Category, CategoryPatch, Change, MAX_ITEMS, NewPet, PetDetails, PetName, PetPatch,
+            PhotoUrl, Status, Tag, check_count,
         },
     },
 };
-
-/// A pet of the store.
-#[derive(ToSchema)]
-#[expect(dead_code, reason = "describes a Pet")]
-#[schema(as = Pet, rename_all = "camelCase", example = json!({
-    "id": 1,
-    "category": {"id": 1, "name": "Dogs"},
-    "name": "Rex",
-    "photoUrls": ["https://example.com/rex.jpg"],
-    "tags": [{"id": 1, "name": "friendly"}],
-    "status": "available"
-}))]
-pub struct PetBody {
-    /// Identifier.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    id: i64,
-    /// Category of the pet.
-    #[schema(nullable = false)]
-    category: Option<CategoryBody>,
-    /// Name of the pet.
-    #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
-    name: String,
-    /// URLs of its pictures: absolute http or https URLs, or relative references.
-    #[schema(inline, max_items = 100)]
-    photo_urls: Vec<PhotoUrlText>,
-    /// Tags that the pet can be found by.
-    #[schema(max_items = 100)]
-    tags: Vec<TagBody>,
-    /// Status of the pet in the store.
-    status: StatusBody,
-}
-
-/// An absolute http or https URL, or a relative reference.
-#[derive(ToSchema)]
-#[schema(value_type = String, format = "iri-reference", min_length = 1, max_length = 2_048, pattern = r#"^(https?:[^\x00-\x20<>"{}|\\^`]+|[^\x00-\x20<>"{}|\\^`:]+|[^\x00-\x20<>"{}|\\^`:]*[/?#][^\x00-\x20<>"{}|\\^`]*)$"#)]
-#[expect(dead_code, reason = "describes what is read and written as text")]
-struct PhotoUrlText(String);
-
-/// Category of pets. A `null` member means the same as an absent one; responses omit it.
-#[derive(ToSchema)]
-#[expect(dead_code, reason = "describes a category")]
-#[schema(as = Category, example = json!({"id": 1, "name": "Dogs"}))]
-pub struct CategoryBody {
-    /// Identifier that the client chooses.
-    #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
-    id: Option<i64>,
-    /// Name of the category.
-    #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
-    name: Option<String>,
-}
-
-/// Tag that pets can be found by. A `null` member means the same as an absent one; responses omit it.
-#[derive(ToSchema)]
-#[expect(dead_code, reason = "describes a tag")]
-#[schema(as = Tag, example = json!({"id": 1, "name": "friendly"}))]
-pub struct TagBody {
-    /// Identifier that the client chooses.
-    #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
-    id: Option<i64>,
-    /// Name of the tag.
-    #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
-    name: Option<String>,
-}
-
-/// Status of a pet in the store.
-#[derive(ToSchema)]
-#[schema(as = PetStatus, rename_all = "lowercase", example = "available")]
-#[expect(dead_code, reason = "describes what is read and written as text")]
-pub enum StatusBody {
-    Available,
-    Pending,
-    Sold,
-}
 
 /// Pet to add, or to replace another with, of at most 16,384 bytes as compact JSON with an identifier of 16 digits. Unknown fields are
 /// ignored.
@@ -107,19 +34,19 @@ pub struct NewPetBody {
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     id: Field<i64>,
     /// Category of the pet.
-    #[schema(value_type = CategoryBody, required = false, nullable)]
+    #[schema(value_type = Category, required = false, nullable)]
     category: Field<LabelBody>,
     /// Name of the pet.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: Field<String>,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
-    #[schema(value_type = Vec<PhotoUrlText>, inline, required = false, nullable, max_items = 100)]
+    #[schema(value_type = Vec<PhotoUrl>, inline, required = false, nullable, max_items = 100)]
     photo_urls: Field<Array<String, MAX_ITEMS>>,
     /// Tags that the pet can be found by.
-    #[schema(value_type = Vec<TagBody>, required = false, nullable, max_items = 100)]
+    #[schema(value_type = Vec<Tag>, required = false, nullable, max_items = 100)]
     tags: Field<Array<LabelBody, MAX_ITEMS>>,
     /// Status of the pet in the store; `available` if absent.
-    #[schema(value_type = StatusBody, required = false, nullable)]
+    #[schema(value_type = Status, required = false, nullable)]
     status: Field<String>,
 }
 
@@ -150,7 +77,7 @@ pub struct PatchBody {
     id: Member<i64>,
     /// Category of the pet.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<CategoryBody>)]
+    #[schema(value_type = Option<Category>)]
     category: Member<CategoryPatchBody>,
     /// Name of the pet.
     #[serde(default, deserialize_with = "present")]
@@ -158,15 +85,15 @@ pub struct PatchBody {
     name: Member<String>,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<Vec<PhotoUrlText>>, inline, max_items = 100)]
+    #[schema(value_type = Option<Vec<PhotoUrl>>, inline, max_items = 100)]
     photo_urls: Member<Array<String, MAX_ITEMS>>,
     /// Tags that the pet can be found by.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<Vec<TagBody>>, max_items = 100)]
+    #[schema(value_type = Option<Vec<Tag>>, max_items = 100)]
     tags: Member<Array<LabelBody, MAX_ITEMS>>,
     /// Status of the pet in the store.
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<StatusBody>)]
+    #[schema(value_type = Option<Status>)]
     status: Member<String>,
 }
 
@@ -220,7 +147,9 @@ impl NewPetBody {
     fn into_details(self, violations: &mut Violations) -> Option<PetDetails> {
         let category = match self.category {
             Field::Absent => None,
-            category => label(violations, "category", category),
+            category => {
+                label(violations, "category", category).map(|(id, name)| Category { id, name })
+            }
         };
         let name = violations.required("name", self.name, PetName::new);
         let photo_urls = photo_urls(violations, self.photo_urls);
@@ -284,16 +213,21 @@ fn photo_urls(violations: &mut Violations, urls: Field<Array<String, MAX_ITEMS>>
     })
 }
 
-fn tags(violations: &mut Violations, tags: Field<Array<LabelBody, MAX_ITEMS>>) -> Vec<Label> {
+fn tags(violations: &mut Violations, tags: Field<Array<LabelBody, MAX_ITEMS>>) -> Vec<Tag> {
     violations.array("tags", tags, check_count, |violations, at, tag| {
-        label(violations, &at, tag)
+        label(violations, &at, tag).map(|(id, name)| Tag { id, name })
     })
 }
 
-fn label(violations: &mut Violations, at: &str, label: Field<LabelBody>) -> Option<Label> {
+/// Reads the members of a category or tag.
+fn label(
+    violations: &mut Violations,
+    at: &str,
+    label: Field<LabelBody>,
+) -> Option<(Option<i64>, Option<Text>)> {
     let LabelBody { id, name } = violations.required(at, label, Ok)?;
-    Some(Label {
-        id: violations.optional(format_args!("{at}.id"), id, check_label_id),
-        name: violations.optional(format_args!("{at}.name"), name, Text::new),
-    })
+    Some((
+        violations.optional(format_args!("{at}.id"), id, check_label_id),
+        violations.optional(format_args!("{at}.name"), name, Text::new),
+    ))
 }

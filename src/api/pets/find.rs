@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::response::Response;
 
-use super::body::PetBody;
 use crate::{
     api::{
         error::Error,
@@ -30,7 +29,7 @@ const DEFAULT_LIMIT: usize = 20;
 #[derive(utoipa::ToSchema)]
 #[schema(max_items = 1_000)]
 #[expect(dead_code, reason = "has a maximum; the pets are written one by one")]
-struct PetPage(Vec<PetBody>);
+struct PetPage(Vec<Pet>);
 
 /// List pets
 ///
@@ -40,7 +39,7 @@ struct PetPage(Vec<PetBody>);
     get, path = "/pet", operation_id = "listPets", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
         ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
-        ("status" = Option<Vec<super::body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
+        ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("limit" = Option<i32>, Query, description = "Maximum number of matches in the response; 20 if absent.", minimum = 1, maximum = 1_000, example = 20),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 1_400, pattern = "^[A-Za-z0-9_-]+$"),
     ),
@@ -73,10 +72,10 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     get, path = "/pet/findByStatus", operation_id = "findPetsByStatus", tag = "pet",
     security(("bearer" = ["read:pets"])),
     params(
-        ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
+        ("status" = Vec<Status>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("limit", Query), ("cursor", Query),
     ),
-    responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody>, headers(("Link")))),
+    responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<Pet>, headers(("Link")))),
 )]
 pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
@@ -102,7 +101,7 @@ pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Respo
         ("match" = inline(Option<TagMatchParameter>), Query, description = "`any` matches pets with at least one of the tags, `all` matches pets with all of them."),
         ("limit", Query), ("cursor", Query),
     ),
-    responses((status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody>, headers(("Link")))),
+    responses((status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<Pet>, headers(("Link")))),
 )]
 pub(super) async fn by_tags(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();

@@ -11,8 +11,8 @@ use axum::{
 };
 use utoipa_axum::routes;
 
+use self::body::ReplacementBody;
 pub use self::body::{NewPetBody, PatchBody};
-use self::body::{PetBody, ReplacementBody};
 use super::{
     conditional::{Conditions, etag},
     error::Error,
@@ -58,7 +58,7 @@ pub fn read_new_pet(json: &[u8]) -> Result<NewPet, Error> {
     post, path = "/pet", operation_id = "addPet", tag = "pet", security(("bearer" = ["write:pets"])),
     request_body(content = NewPetBody, description = "The pet to add."),
     responses(
-        (status = 201, description = "The added pet.", body = PetBody,
+        (status = 201, description = "The added pet.", body = Pet,
             headers(("ETag"), ("Location"))),
         (status = 409, description = "The `id` is in use, or a request with this `Idempotency-Key` is in progress."),
     ),
@@ -98,7 +98,7 @@ async fn add(
     params(("If-Match", Header), ("If-None-Match", Header)),
     request_body(content = ReplacementBody, description = "The new state of the pet."),
     responses(
-        (status = 200, description = "The pet after the replacement.", body = PetBody, headers(("ETag"))),
+        (status = 200, description = "The pet after the replacement.", body = Pet, headers(("ETag"))),
         (status = 409, description = "The pet has an open order, and cannot be made available."),
     ),
 )]
@@ -120,7 +120,7 @@ async fn replace(
     get, path = "/pet/{petId}", operation_id = "getPetById", tag = "pet", security(("bearer" = ["read:pets"])),
     params(("If-Match", Header), ("If-None-Match", Header)),
     responses(
-        (status = 200, description = "The pet.", body = PetBody, headers(("ETag"))),
+        (status = 200, description = "The pet.", body = Pet, headers(("ETag"))),
         (status = 304, description = "The client already has this version.", headers(("ETag"))),
     ),
 )]
@@ -148,7 +148,7 @@ async fn get(
         content((PatchBody = "application/merge-patch+json"), (PatchBody = "application/json")),
         description = "Fields of the pet to change."),
     responses(
-        (status = 200, description = "The changed pet.", body = PetBody, headers(("ETag"))),
+        (status = 200, description = "The changed pet.", body = Pet, headers(("ETag"))),
         (status = 409, description = "The pet has an open order, and cannot be made available."),
     ),
 )]
@@ -171,12 +171,12 @@ async fn patch(
     post, path = "/pet/{petId}", operation_id = "updatePetWithForm", tag = "pet", security(("bearer" = ["write:pets"])),
     params(
         ("name" = Option<String>, Query, description = "New name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$"),
-        ("status" = Option<body::StatusBody>, Query, description = "New status."),
+        ("status" = Option<Status>, Query, description = "New status."),
         ("If-Match", Header), ("If-None-Match", Header),
     ),
     request_body(content = inline(Option<FormUpdate>), content_type = "application/x-www-form-urlencoded"),
     responses(
-        (status = 200, description = "The changed pet.", body = PetBody, headers(("ETag"))),
+        (status = 200, description = "The changed pet.", body = Pet, headers(("ETag"))),
         (status = 409, description = "The pet has an open order, and cannot be made available; or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
@@ -228,7 +228,7 @@ struct FormUpdate {
     name: Option<String>,
     /// New status.
     #[schema(value_type = String, required = false, nullable = false, max_length = 9, pattern = "^(available|pending|sold)$")]
-    status: Option<body::StatusBody>,
+    status: Option<Status>,
 }
 
 /// Delete a pet

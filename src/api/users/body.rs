@@ -19,65 +19,6 @@ use crate::{
     },
 };
 
-/// User account.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = User, example = json!({
-    "id": 1,
-    "username": "ada",
-    "firstName": "Ada",
-    "lastName": "Lovelace",
-    "email": "ada@example.com",
-    "phone": "+44 20 7946 0000",
-    "userStatus": 0
-}))]
-pub struct UserBody<'a> {
-    /// Identifier.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    id: i64,
-    /// Username, unique regardless of case.
-    #[schema(
-        example = "ada",
-        min_length = 1,
-        max_length = 64,
-        pattern = r"^[^\x00-\x1f\x7f]+$"
-    )]
-    username: &'a str,
-    /// First name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
-    first_name: Option<&'a str>,
-    /// Last name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
-    last_name: Option<&'a str>,
-    /// Email address, not verified.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
-    email: Option<&'a str>,
-    /// Phone number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
-    phone: Option<&'a str>,
-    /// Number with a meaning that the operator defines.
-    #[schema(minimum = -2_147_483_648, maximum = 2_147_483_647)]
-    user_status: i32,
-}
-
-impl<'a> From<&'a User> for UserBody<'a> {
-    fn from(user: &'a User) -> Self {
-        Self {
-            id: user.id.0,
-            username: user.username.as_str(),
-            first_name: user.profile.first_name.as_ref().map(Text::as_str),
-            last_name: user.profile.last_name.as_ref().map(Text::as_str),
-            email: user.profile.email.as_ref().map(Text::as_str),
-            phone: user.profile.phone.as_ref().map(Text::as_str),
-            user_status: user.status,
-        }
-    }
-}
-
 /// Account to create. Unknown fields are ignored: an account cannot give itself an `id`, a plan or scopes.
 #[derive(ToSchema)]
 #[schema(as = UserInput, example = json!({
@@ -146,10 +87,9 @@ impl FieldType for UserDetailsBody {}
 pub struct NewUsers(Vec<NewUserBody>);
 
 /// Created accounts.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(max_items = 1_000)]
-#[expect(dead_code, reason = "has a maximum; a Vec is written")]
-pub struct Users(Vec<UserBody<'static>>);
+pub struct Users(pub Vec<User>);
 
 /// Validated values for an account.
 pub struct UserDetails {

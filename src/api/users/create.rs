@@ -5,7 +5,7 @@ use std::slice;
 use axum::{extract::State, http::StatusCode, response::Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::body::{NewUserBody, NewUsers, UserBody, UserDetailsBody, Users, into_new_users};
+use super::body::{NewUserBody, NewUsers, UserDetailsBody, Users, into_new_users};
 use crate::{
     api::{
         error::Error, extract::Json, fields::Array, operations::BASE,
@@ -27,7 +27,7 @@ use crate::{
     post, path = "/user", operation_id = "createUser", tag = "user", security(()),
     request_body(content = NewUserBody, description = "The account to create."),
     responses(
-        (status = 201, description = "The created account.", body = UserBody<'static>,
+        (status = 201, description = "The created account.", body = User,
             headers(("Location" = String, description = "URL of the account."))),
         (status = 403, description = "The operator has closed sign-up."),
         (status = 409, description = "The username is taken."),
@@ -55,7 +55,7 @@ pub(super) async fn sign_up(
         .ok_or_else(|| Error::internal("the insert of the account returned no row"))?;
     let name = utf8_percent_encode(user.username.as_str(), RESERVED);
     let location = state.links.url(&format!("{BASE}/user/{name}"));
-    response::created(location, &UserBody::from(user))
+    response::created(location, user)
 }
 
 /// All characters but the unreserved ones of RFC 3986 §2.3.
@@ -91,8 +91,7 @@ pub(super) async fn with_list(
         account.password_hash = hash;
     }
     let users = insert(&database, &accounts, &initiator).await?;
-    let bodies: Vec<_> = users.iter().map(UserBody::from).collect();
-    response::json(StatusCode::OK, &bodies)
+    response::json(StatusCode::OK, &Users(users))
 }
 
 /// Rejects taken names before their passwords are hashed in vain.

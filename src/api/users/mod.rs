@@ -14,7 +14,6 @@ use std::slice;
 use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
-use self::body::UserBody;
 pub use self::body::{UserDetailsBody, into_new_users};
 use super::{
     error::Error,
@@ -33,7 +32,7 @@ use crate::{
     domain::{
         caller::{Caller, Scope},
         change::Initiator,
-        user::Username,
+        user::{User, Username},
     },
 };
 
@@ -70,7 +69,7 @@ fn acting(
 /// Your own or, with the scope `admin`, any account. To other callers, the account does not exist.
 #[utoipa::path(
     get, path = "/user/{username}", operation_id = "getUserByName", tag = "user", security(("bearer" = [])),
-    responses((status = 200, description = "The account.", body = UserBody<'static>)),
+    responses((status = 200, description = "The account.", body = User)),
 )]
 async fn get(
     State(database): State<Database>,
@@ -78,7 +77,7 @@ async fn get(
     Path(username): Path<Username>,
 ) -> Result<Response, Error> {
     let account = find(&database, &username, &caller).await?;
-    response::json(StatusCode::OK, &UserBody::from(&account.user))
+    response::json(StatusCode::OK, &account.user)
 }
 
 /// Change an account
@@ -89,7 +88,7 @@ async fn get(
     put, path = "/user/{username}", operation_id = "updateUser", tag = "user", security(("bearer" = [])),
     request_body(content = UserDetailsBody, description = "The new values of the account."),
     responses(
-        (status = 200, description = "The changed account.", body = UserBody<'static>),
+        (status = 200, description = "The changed account.", body = User),
         (status = 409, description = "The new username is taken."),
     ),
 )]
@@ -138,7 +137,7 @@ async fn replace(
     });
     let (changed, ended) = changed.await?;
     state.authenticator.invalidate(&ended);
-    response::json(StatusCode::OK, &UserBody::from(&changed))
+    response::json(StatusCode::OK, &changed)
 }
 
 /// Delete an account
