@@ -1,7 +1,7 @@
 //! Fault injection: the real program on a PostgreSQL of its own loses no acknowledged write, does not hang and leaks
 //! nothing.
 //!
-//! This runs the full form of each row with the bounds that README.md promises, and prints one line per row:
+//! This runs the full form of each row with the bounds that .github/RELIABILITY.md promises, and prints one line per row:
 //!
 //! ```sh
 //! .ci/setup --all && FAULTS=full cargo test --release --package system-tests --test faults -- --nocapture

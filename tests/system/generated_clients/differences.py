@@ -1,8 +1,8 @@
 """Compares the public Petstore v3 document with the service's own.
 
-    differences.py PUBLIC.yaml OURS.json README.md
+    differences.py PUBLIC.yaml OURS.json PETSTORE.md
 
-Fails if the differences are not exactly those in the README's table under "Coming from Petstore".
+Fails if the differences are not exactly those in the table of PETSTORE.md.
 """
 
 import json
@@ -111,21 +111,21 @@ def differences(public, ours):
             yield "Required fields", name
 
 
-def told(readme):
-    """Yields the rows of the README's table: the difference and its operations."""
-    section = readme.split("## Coming from Petstore", 1)[1].split("\n## ", 1)[0]
+def told(guide):
+    """Yields the rows of the table: the difference and its operations."""
+    section = guide.split("\n## ", 1)[0]
     for row in re.findall(r"^\| \*\*(.+?)\*\* \|([^|]*)\|", section, re.MULTILINE):
         yield row[0], set(re.findall(r"`(\w+)`", row[1]))
 
 
-def main(public, ours, readme):
-    with open(public) as public, open(ours) as ours, open(readme) as readme:
-        public, ours, readme = yaml.safe_load(public), json.load(ours), readme.read()
+def main(public, ours, guide):
+    with open(public) as public, open(ours) as ours, open(guide) as guide:
+        public, ours, guide = yaml.safe_load(public), json.load(ours), guide.read()
     found = {}
     for what, name in differences(public, ours):
         found.setdefault(what, set()).add(name)
     said = {}
-    for what, names in told(readme):
+    for what, names in told(guide):
         said.setdefault(what, set()).update(names)
     wrong = []
     for what in sorted(found.keys() | said.keys()):
@@ -133,7 +133,7 @@ def main(public, ours, readme):
         extra = said.get(what, set()) - found.get(what, set())
         if missing or extra:
             wrong.append(f"{what}: missing {sorted(missing)}, too many {sorted(extra)}")
-    assert not wrong, "README.md, Coming from Petstore:\n" + "\n".join(wrong)
+    assert not wrong, ".github/PETSTORE.md:\n" + "\n".join(wrong)
     print(f"{sum(map(len, found.values()))} differences, all listed")
 
 

@@ -3,7 +3,7 @@
     life.py PACKAGE HOST KEY IMAGE
 
 PACKAGE is petstore_public, generated from the public Petstore v3 document, or petstore_ours, generated from the
-service's own. KEY has all scopes, and IMAGE is base64. Workarounds for the public client are listed in the README under "Coming from
+service's own. KEY has all scopes, and IMAGE is base64. Workarounds for the public client are listed in .github/PETSTORE.md under "Coming from
 Petstore".
 """
 

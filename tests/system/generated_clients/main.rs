@@ -262,7 +262,7 @@ async fn readme_lists_every_difference_from_the_public_document() {
     let public = public.display();
     workshop
         .run(&[&format!(
-            "python differences.py '{public}' $DOCUMENT '{root}/README.md'"
+            "python differences.py '{public}' $DOCUMENT '{root}/.github/PETSTORE.md'"
         )])
         .await;
 }

@@ -67,7 +67,7 @@ impl Row {
         {
             assert!(
                 !cfg!(debug_assertions),
-                "the rows measure: run them in release, as README.md says"
+                "the rows measure: run them in release, as .github/RELIABILITY.md says"
             );
         }
         let running = RUNNING.acquire_many(permits).await;
