@@ -54,8 +54,17 @@ async fn main() {
         .await
         .expect("replaced");
     assert_eq!(replaced.name, "Max");
-    let named =
-        pet_api::update_pet_with_form(&admin, pet.id, Some("Ada"), None, None, None, None, None);
+    let named = pet_api::update_pet_with_form(
+        &admin,
+        pet.id,
+        Some("Ada"),
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+    );
     assert_eq!(named.await.expect("named").name, "Ada");
     let tags = vec!["rust".to_owned(), "none".to_owned()];
     let found = pet_api::find_pets_by_tags(&admin, tags, None, None, None)
@@ -70,11 +79,20 @@ async fn main() {
         .await
         .expect("an image");
     fs::remove_file(path).expect("a file");
-    let got = pet_api::get_image(&admin, pet.id, &uploaded.image_id, None, None, None, None, None)
-        .await
-        .expect("an image");
+    let got = pet_api::get_image(
+        &admin,
+        pet.id,
+        &uploaded.image_id,
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+    .await
+    .expect("an image");
     assert_eq!(got.bytes().await.expect("bytes"), image);
-    pet_api::delete_image(&admin, pet.id, &uploaded.image_id, None)
+    pet_api::delete_image(&admin, pet.id, &uploaded.image_id, None, None)
         .await
         .expect("deleted");
 
@@ -98,7 +116,7 @@ async fn main() {
     let password = "correct horse battery staple".to_owned();
     let mut account = UserInput::new("rust-Adä".into());
     account.password = Some(Some(password.clone()));
-    let user = user_api::create_user(&anonymous, account, None)
+    let user = user_api::create_user(&anonymous, account)
         .await
         .expect("a user");
     let login = Login::new(password, user.username.clone());
@@ -125,5 +143,8 @@ async fn main() {
     pet_api::delete_pet(&admin, pet.id, None, None)
         .await
         .expect("deleted");
-    fails(404, pet_api::get_pet_by_id(&admin, pet.id, None, None).await);
+    fails(
+        404,
+        pet_api::get_pet_by_id(&admin, pet.id, None, None).await,
+    );
 }
