@@ -14,11 +14,14 @@ use super::{
     operations::{Facts, Operations, RequestLimit},
     request_context::{CurrentCaller, RequestContext},
     response,
-    scopes::scope_names,
 };
 use crate::{
     db::{self, Database, usage::DayUsage},
-    domain::{caller::Scope, clock::whole_seconds, limit::Window},
+    domain::{
+        caller::{Scope, Scopes},
+        clock::whole_seconds,
+        limit::Window,
+    },
 };
 
 /// Router of the operation.
@@ -45,7 +48,7 @@ struct LimitsBody {
     plan: &'static str,
     /// Scopes of the credential.
     #[schema(value_type = Vec<Scope>, max_items = 16)]
-    scopes: Vec<&'static str>,
+    scopes: Scopes,
     /// Limit for any 60 seconds; absent if unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -109,7 +112,7 @@ async fn get(
     };
     let body = LimitsBody {
         plan: caller.plan.as_str(),
-        scopes: scope_names(caller.scopes),
+        scopes: caller.scopes,
         minute: status.minute.map(WindowBody::from),
         day: status.day.map(WindowBody::from),
         days,

@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// Value of `limit` for a list of records without it.
-pub const DEFAULT_LIMIT: usize = 100;
+const DEFAULT_LIMIT: usize = 100;
 /// Maximum value of `limit`.
 const MAX_LIMIT: usize = 1_000;
 /// Maximum number of names in a list parameter.

@@ -31,8 +31,3 @@ fn check_count(count: usize) -> Result<(), Invalid> {
         _ => Err(Invalid::because("must have at most 16 elements")),
     }
 }
-
-/// Returns the names of scopes.
-pub(super) fn scope_names(scopes: Scopes) -> Vec<&'static str> {
-    scopes.iter().map(Scope::as_str).collect()
-}

@@ -37,11 +37,7 @@ pub struct ExportPets {
 
 impl ExportPets {
     pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
-        let format = match (self.format, self.file.as_deref()) {
-            (None, None) => Format::Ndjson,
-            (format, file) => Format::of(format, file)?,
-        };
-        let format = match format {
+        let format = match Format::of(self.format, self.file.as_deref())? {
             Format::Csv if self.spreadsheet_safe => exports::Format::SPREADSHEET_CSV,
             Format::Ndjson if self.spreadsheet_safe => {
                 return Err("--spreadsheet-safe is for CSV; add --format csv".into());

@@ -11,7 +11,7 @@ use std::{
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
-use tokio::{signal, task::JoinHandle};
+use tokio::signal;
 
 use super::{
     output::{Error, print, progress, report},
@@ -43,10 +43,7 @@ impl ImportPets {
         let count = with_database(config, async |database| {
             let connection = connect_without_timeout(config, database).await?;
             let import = Import::begin(connection).await?;
-            let interrupted = tokio::spawn(end_if_interrupted(json));
-            let added = self.import(import, file, &bar, format, &interrupted).await;
-            interrupted.abort();
-            added
+            self.import(import, file, &bar, (format, json)).await
         });
         let count = count.await;
         bar.finish_and_clear();
@@ -64,9 +61,9 @@ impl ImportPets {
         mut import: Import,
         file: Box<dyn Read>,
         bar: &ProgressBar,
-        format: Format,
-        interrupted: &JoinHandle<()>,
+        (format, json): (Format, bool),
     ) -> Result<u64, Error> {
+        let interrupted = tokio::spawn(end_if_interrupted(json));
         // By line.
         let mut problems = BTreeMap::new();
         let mut chunk = Vec::with_capacity(CHUNK);

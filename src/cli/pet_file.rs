@@ -30,11 +30,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the given format, or else that of the file's extension.
+    /// Returns the given format, or else that of the file's extension; NDJSON without a file.
     pub fn of(format: Option<Self>, file: Option<&Path>) -> Result<Self, Error> {
         let extension = file.and_then(Path::extension).and_then(OsStr::to_str);
         match (format, extension.map(str::to_ascii_lowercase).as_deref()) {
             (Some(format), _) => Ok(format),
+            (None, _) if file.is_none() => Ok(Self::Ndjson),
             (None, Some("ndjson" | "jsonl")) => Ok(Self::Ndjson),
             (None, Some("csv")) => Ok(Self::Csv),
             (None, _) => Err("unknown file format; pass --format ndjson or --format csv".into()),

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use futures_util::{Stream, TryStreamExt};
 use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, FromRow, PgConnection, Row as _,
@@ -20,7 +20,10 @@ use super::{
     error::Error,
     record::{self, Record},
 };
-use crate::domain::change::{Action, Initiator, Kind};
+use crate::domain::{
+    change::{Action, Initiator, Kind},
+    clock::rfc3339,
+};
 
 /// Tables of a backup, each after those that its rows refer to, with the columns in the order of an archive. An archive
 /// does not name them: a migration that adds a column keeps this list for the schemas before it.
@@ -353,7 +356,7 @@ impl Restore {
     /// Records the restore of the backup of this time as one change.
     pub async fn record(&mut self, created_at: DateTime<Utc>) -> Result<(), Error> {
         let operator = Initiator::operator();
-        let time = created_at.to_rfc3339_opts(SecondsFormat::Secs, true);
+        let time = rfc3339(created_at);
         let record = Record::new(Kind::Restore, &time, Action::Created, &operator);
         record::write(&mut self.connection, &[record]).await
     }

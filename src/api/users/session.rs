@@ -6,7 +6,6 @@ use axum::{
     http::{HeaderMap, HeaderName, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use chrono::SecondsFormat;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -24,6 +23,7 @@ use crate::{
     db::Database,
     domain::{
         address::AddressKey,
+        clock::rfc3339,
         user::{Password, Username},
     },
 };
@@ -164,7 +164,7 @@ impl Login {
         let opened = session::open(database, passwords, &username, password, lifetime, max).await?;
         state.authenticator.invalidate(&opened.ended);
         let caching = [(header::CACHE_CONTROL, "no-store")];
-        let expires = opened.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);
+        let expires = rfc3339(opened.expires_at);
         let calls = state.plans.limits(opened.plan).per_hour();
         let calls = calls.map(|calls| [(X_RATE_LIMIT, calls)]);
         let body = response::json(StatusCode::OK, &opened.token.expose())?;
