@@ -93,7 +93,7 @@ fn key_hashed(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn request_id() -> impl Sized {
-    api::request_id::random_id()
+    api::request_context::random_id()
 }
 
 #[divan::bench]

@@ -26,7 +26,6 @@ pub mod paging;
 pub mod pets;
 pub mod problem;
 pub mod request_context;
-pub mod request_id;
 pub mod response;
 mod scopes;
 pub mod state;

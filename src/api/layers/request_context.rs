@@ -19,8 +19,7 @@ use super::{Incoming, Middleware, Next};
 use crate::{
     api::{
         operations::{Keys, RouteFacts},
-        request_context::RequestContext,
-        request_id::{RequestId, X_REQUEST_ID},
+        request_context::{RequestContext, RequestId, X_REQUEST_ID},
     },
     domain::address::PeerAddress,
 };
