@@ -50,9 +50,9 @@
 //!   request_context  request id, client address, facts of the operation; caching
 //!   request_span     trace span
 //!   access_log       log line and metrics, also of a request whose client disconnects
-//!   error_body       body of error responses
+//!   errors           body of error responses
 //!   cors             web pages of configured origins (server.cors_origins)
-//!   catch_panic      500 after a panic
+//!   errors           500 after a panic
 //!   check            Host and authority, length of the target and of conditional fields
 //!   check            no condition where the resource has no entity tag
 //!   load_shed        maximum number of requests in progress, in total and by address (limits::shares)
@@ -61,7 +61,7 @@
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   check            demo keys only in requests from this machine
 //!   check            scopes that the operation needs
-//!   catch_panic      again: inside the limits, against which a panic does not count
+//!   errors           again: inside the limits, against which a panic does not count
 //!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST
 //! api::compression   gzip or zstd, only of lists; also of the document, pages and metrics (api::layers::compress)

@@ -475,7 +475,7 @@ impl From<renderings::Error> for Error {
     }
 }
 
-/// Leaves the body to the layer [`error_body`](super::layers::error_body), which knows the request id. The error is an
+/// Leaves the body to the layer [`ErrorBody`](super::layers::errors::ErrorBody), which knows the request id. The error is an
 /// extension of the response.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {

@@ -1,4 +1,4 @@
-//! Caches the results of credential lookups, including unknown credentials.
+//! Caches the results of credential lookups, including unknown credentials, and records the uses of API keys.
 //!
 //! PostgreSQL announces changes at commit (`LISTEN`), and the affected entries are removed. Entries also expire: after
 //! 10 minutes while notifications arrive, or after 1 second while they do not (connection lost, which a test
@@ -10,8 +10,9 @@
 //! - The number of entries is bounded.
 
 use std::{
+    collections::HashSet,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -19,7 +20,6 @@ use std::{
 
 use moka::sync::Cache;
 
-use super::key_uses::{KeyUses, TrackedKey};
 use crate::{
     db::{
         self, Database, SecretHash,
@@ -42,6 +42,8 @@ const TTL_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
 const CAPACITY: u64 = 150_000;
 /// Interval between test notifications.
 const TEST_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum number of keys whose last use one statement writes.
+const MAX_KEYS: usize = 5_000;
 
 /// Cache of credential lookups. Cheap to clone.
 #[derive(Clone)]
@@ -203,5 +205,65 @@ impl CredentialCache {
                 Ok(Ok(())) | Err(_) => {}
             }
         }
+    }
+}
+
+/// API keys that were used since the last write, which is once a minute: one for each request would cost more than the request.
+#[derive(Default)]
+struct KeyUses {
+    /// Number of writes so far.
+    writes: AtomicU64,
+    ids: Mutex<HashSet<i64>>,
+}
+
+/// Cached API key.
+struct TrackedKey {
+    id: i64,
+    /// Number of writes at the time of its last recorded use.
+    recorded_after: AtomicU64,
+}
+
+impl TrackedKey {
+    /// Creates a key without a recorded use.
+    const fn new(id: i64) -> Self {
+        Self {
+            id,
+            recorded_after: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl KeyUses {
+    /// Records a use of a key. Takes the lock only for the first use after a write.
+    fn record(&self, key: &TrackedKey) {
+        if key.recorded_after.load(Ordering::Relaxed) != self.writes.load(Ordering::Relaxed) {
+            let mut ids = self.ids();
+            ids.insert(key.id);
+            let writes = self.writes.load(Ordering::Relaxed);
+            key.recorded_after.store(writes, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the recorded uses. After a failure, the next write includes them.
+    async fn write(&self, database: &Database) -> Result<(), db::Error> {
+        let used: Vec<i64> = {
+            let mut ids = self.ids();
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            ids.drain().collect()
+        };
+        for (index, ids) in used.chunks(MAX_KEYS).enumerate() {
+            if let Err(error) = database
+                .run(async |connection| db::credentials::record_uses(connection, ids).await)
+                .await
+            {
+                self.ids().extend(&used[index * MAX_KEYS..]);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn ids(&self) -> MutexGuard<'_, HashSet<i64>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,6 @@
 mod credential_cache;
 mod error;
 pub mod jwks;
-mod key_uses;
 pub mod oauth;
 pub mod password;
 pub mod secret;

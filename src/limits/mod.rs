@@ -3,8 +3,7 @@
 //! - [`Limiter`]: the limits of a plan, by leased slices (`.github/decisions/0001-leased-slices.md`). [`caller`]
 //!   decides from memory, [`db::limits`] leases.
 //!   [`database_clock`] detects steps of the clock that slices are counted by.
-//! - [`requests`]: all limits of requests, and their metrics.
-//! - [`usage`]: the history of a caller's requests.
+//! - [`requests`]: all limits of requests, their metrics, and the history of the requests of callers.
 //! - [`resources`], [`shares`]: what requests, and one client address, may use at the same time.
 //! - [`token_buckets`], [`failed_authentication`], [`logins`]: limits by client address and account, which need not be
 //!   exact.
@@ -18,7 +17,6 @@ pub mod requests;
 pub mod resources;
 pub mod shares;
 pub mod token_buckets;
-pub mod usage;
 
 use std::{
     sync::{

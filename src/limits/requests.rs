@@ -1,18 +1,19 @@
-//! Limits of requests: admission and its metrics.
+//! Limits of requests: admission, its metrics, and the history of the requests of callers.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
+use dashmap::DashMap;
 use metrics::Counter;
 
-use super::{Admission, Error, Limiter, Permit, token_buckets::TokenBuckets, usage::Usage};
+use super::{Admission, Error, Limiter, Permit, token_buckets::TokenBuckets};
 use crate::{
     config::Config,
-    db::Database,
+    db::{self, Database},
     domain::{
         address::AddressKey,
         caller::{Caller, CallerId, CallerKey},
         clock::Clock,
-        limit::Limit,
+        limit::{Limit, RequestCounts},
         plan::Plan,
     },
 };
@@ -140,4 +141,46 @@ fn refused(plan: &'static str, limit: Limit) -> Counter {
 
 fn exceeded(limit: Limit, retry_after: Duration) -> Error {
     Error::Exceeded(vec![limit], retry_after)
+}
+
+/// Requests of callers since the last write, which is once a second: a statement for each request would cost more than the request.
+/// Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Usage(Arc<DashMap<CallerId, RequestCounts>>);
+
+impl Usage {
+    /// Counts a request, unless its caller is anonymous.
+    pub fn count(&self, caller: Option<CallerId>, is_admitted: bool) {
+        let Some(caller) = caller else {
+            return;
+        };
+        let mut counts = self.0.entry(caller).or_default();
+        if is_admitted {
+            counts.admitted += 1;
+        } else {
+            counts.refused += 1;
+        }
+    }
+
+    /// Writes the counts in one statement, if there are any. After a failure, the next write includes them.
+    pub async fn write(&self, database: &Database) -> Result<(), db::Error> {
+        let mut counts = Vec::new();
+        self.0.retain(|caller, count| {
+            counts.push((*caller, *count));
+            false
+        });
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let added = database.run(async |it| db::usage::add(it, &counts).await);
+        let added = added.await;
+        if added.is_err() {
+            for (caller, count) in counts {
+                let mut counts = self.0.entry(caller).or_default();
+                counts.admitted += count.admitted;
+                counts.refused += count.refused;
+            }
+        }
+        added
+    }
 }

@@ -17,8 +17,9 @@ use crate::{
     db::{self, Database},
     feed::Feed,
     limits::{
-        failed_authentication::FailedAuthenticationLimit, logins::Logins, requests::RateLimits,
-        usage::Usage,
+        failed_authentication::FailedAuthenticationLimit,
+        logins::Logins,
+        requests::{RateLimits, Usage},
     },
 };
 

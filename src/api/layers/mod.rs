@@ -22,11 +22,10 @@ use tower::{Layer, Service, service_fn};
 
 pub mod access_log;
 pub mod authenticate;
-pub mod catch_panic;
 pub mod check;
 pub mod compress;
 pub mod cors;
-pub mod error_body;
+pub mod errors;
 pub mod idempotency;
 pub mod load_shed;
 pub mod rate_limit;

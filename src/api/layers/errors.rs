@@ -1,14 +1,42 @@
-//! Responds with 500 if a handler or a layer panics.
+//! Makes an error response of a panic, and writes the body of each error response.
+//!
+//! Invariant: every 4xx and 5xx response is a problem document or, from the OAuth endpoints, of the form that their RFCs
+//! define.
 
 use std::{any::Any, panic::AssertUnwindSafe};
 
-use axum::response::{IntoResponse, Response};
+use axum::{
+    body::Body,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
 use futures_util::FutureExt as _;
 
 use super::{Incoming, Middleware, Next};
-use crate::api::error::Error;
+use crate::api::{error::Error, request_context::RequestContext};
 
-/// Catches panics.
+/// Writes the body of an [`Error`], which handlers and the layers inside leave in an extension of the response.
+#[derive(Debug)]
+pub struct ErrorBody;
+
+impl Middleware for ErrorBody {
+    async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
+        let context = RequestContext::of(&request).clone();
+        let mut response = next.call(request).await;
+        let status = response.status();
+        if status.is_client_error() || status.is_server_error() {
+            let error = Error::of(&response);
+            let (media_type, body) = Error::body(error, status, context.id.as_str());
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+            headers.insert(header::CONTENT_LENGTH, body.len().into());
+            *response.body_mut() = Body::from(body);
+        }
+        response
+    }
+}
+
+/// Responds with 500 if a handler or a layer inside panics.
 #[derive(Debug)]
 pub struct CatchPanic;
 
@@ -32,14 +60,12 @@ fn respond(panic: &(dyn Any + Send)) -> Response {
 mod tests {
     use std::sync::Arc;
 
-    use axum::{Router, body::Body, extract::Request, http::StatusCode};
+    use axum::{Router, extract::Request, http::StatusCode};
     use http_body_util::BodyExt as _;
     use tower::{ServiceBuilder, ServiceExt};
 
     use super::*;
-    use crate::api::layers::{
-        ServiceLayer, around, error_body::ErrorBody, request_context::CreateContext,
-    };
+    use crate::api::layers::{ServiceLayer, around, request_context::CreateContext};
 
     #[tokio::test]
     async fn panic_is_a_500_without_its_text_and_the_next_request_is_answered() {
