@@ -7,13 +7,12 @@ use axum::{
     http::{HeaderMap, HeaderValue, Version, header, request::Parts, uri::Authority},
 };
 use percent_encoding::percent_decode_str;
-use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
 use super::{
     body::LimitedBody,
     error::Error,
-    fields::{FieldType, Violations},
+    fields::{Field, Input, Violations},
     state::AppState,
 };
 use crate::domain::{Invalid, address};
@@ -265,7 +264,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
-impl<T: FieldType> FromRequest<AppState> for Json<T> {
+impl<T: Input> FromRequest<AppState> for Json<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
@@ -279,7 +278,7 @@ impl<T: FieldType> FromRequest<AppState> for Json<T> {
 #[derive(Debug)]
 pub struct MergePatch<T>(pub T);
 
-impl<T: FieldType> FromRequest<AppState> for MergePatch<T> {
+impl<T: Input> FromRequest<AppState> for MergePatch<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
@@ -288,7 +287,7 @@ impl<T: FieldType> FromRequest<AppState> for MergePatch<T> {
     }
 }
 
-async fn read_json<T: FieldType>(
+async fn read_json<T: Input>(
     request: Request,
     accepted: &'static str,
     state: &AppState,
@@ -306,14 +305,15 @@ pub fn without_byte_order_mark(json: &[u8]) -> &[u8] {
 }
 
 /// Parses a JSON body without a byte order mark. Fails with [`Error::Invalid`].
-pub fn json_from_slice<T: FieldType>(body: &[u8]) -> Result<T, Error> {
-    // serde would accept an array for an object, with its elements as the fields.
-    if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
-        parse_json::<IgnoredAny>(body)?;
-        let reason = format!("must be {}", T::KIND.name());
-        return Err(Error::one_violation("body", reason));
-    }
-    parse_json(body)
+pub fn json_from_slice<T: Input>(body: &[u8]) -> Result<T, Error> {
+    let body = serde_json::from_slice(body).map_err(|error| invalid_json(&error))?;
+    let mut violations = Violations::default();
+    let body = match body {
+        Field::Absent | Field::Null => Field::invalid(T::wrong_type()),
+        body => body,
+    };
+    let body = violations.optional("body", body);
+    violations.finish(body)
 }
 
 /// Form body, which may be absent.
@@ -367,11 +367,6 @@ pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     let value = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str);
     let sent = value.and_then(|value| value.ok()?.split(';').next());
     sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
-}
-
-/// Reads a body as JSON.
-fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(body).map_err(|error| invalid_json(&error))
 }
 
 /// Returns the error for a body that is not JSON. Its message contains a position, never parts of the body.

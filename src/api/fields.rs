@@ -1,61 +1,333 @@
-//! Reads the fields of a JSON body so that all invalid ones are reported at once.
+//! Reads the fields of a JSON body, each of which checks itself, so that all invalid ones are reported at once.
 //!
-//! serde stops at the first field of a wrong type. A [`Field`] keeps a type error as a value, which [`Violations`]
-//! reports together with those of other fields.
+//! serde stops at the first field that fails. A [`Field`] keeps the failure as a value, which [`Violations`] reports together
+//! with those of other fields.
 //!
-//! Invariant: a body takes no more memory than its strings and the elements that its arrays may have. Values of the
-//! wrong type, and elements beyond the maximum, are parsed but not kept: 1 MB of JSON can be 100 MB of values.
+//! Invariant: a body takes no more memory than its texts and the elements that its arrays may have. Values of the wrong type,
+//! and elements beyond the maximum, are parsed but not kept: 1 MB of JSON can be 100 MB of values.
 
 use std::{
     fmt::{self, Display},
     marker::PhantomData,
+    time::Duration,
 };
 
 use serde::{
     Deserialize, Deserializer,
     de::{
-        self, DeserializeOwned, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor,
-        value::{MapAccessDeserializer, SeqAccessDeserializer},
+        self, DeserializeOwned, IgnoredAny, MapAccess, SeqAccess, Visitor,
+        value::MapAccessDeserializer,
     },
 };
 
 use super::{error::Error, problem::Violation};
-use crate::domain::Invalid;
+use crate::domain::{
+    Invalid, Text,
+    caller::{CallerName, KeyName, Scope},
+    change::Kind,
+    id::{OrderId, PetId},
+    order::{self, Quantity, ShipDate},
+    pet::{self, PetName, PhotoUrl},
+    plan::Plan,
+    user::Password,
+};
 
-/// Kind of a JSON value in a request body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// `true` or `false`.
-    Boolean,
-    /// A 64-bit integer.
-    Integer,
-    /// A string.
-    String,
-    /// An array.
-    Array,
-    /// An object.
-    Object,
-}
+/// Type of values that clients send as JSON. It implements the methods for the types of JSON that it is read from; the others
+/// refuse the value.
+pub trait Input: Sized + Send {
+    /// Returns the violation of a value of another type: "must be a string".
+    fn wrong_type() -> Invalid;
 
-impl Kind {
-    /// Returns the kind in words that follow "must be " in an error message.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Boolean => "true or false",
-            Self::Integer => "a 64-bit integer",
-            Self::String => "a string",
-            Self::Array => "an array",
-            Self::Object => "an object",
-        }
+    /// Reads `true` or `false`.
+    fn from_boolean(_: bool) -> Result<Self, Invalid> {
+        Err(Self::wrong_type())
     }
 
-    /// Returns true if JSON that begins with `byte` may be of this kind.
-    pub const fn may_begin_with(self, byte: Option<&u8>) -> bool {
-        match self {
-            Self::Boolean | Self::Integer | Self::String => true,
-            Self::Array => matches!(byte, Some(b'[')),
-            Self::Object => matches!(byte, Some(b'{')),
+    /// Reads an integer.
+    fn from_integer(_: i64) -> Result<Self, Invalid> {
+        Err(Self::wrong_type())
+    }
+
+    /// Reads a string.
+    fn from_text(_: &str) -> Result<Self, Invalid> {
+        Err(Self::wrong_type())
+    }
+
+    /// Reads an array to its end. Fails if it is not JSON.
+    fn from_elements<'de, A: SeqAccess<'de>>(elements: A) -> Result<Field<Self>, A::Error> {
+        IgnoredAny.visit_seq(elements)?;
+        Ok(Field::invalid(Self::wrong_type()))
+    }
+
+    /// Reads an object to its end. Fails if it is not JSON, or has a member twice.
+    fn from_members<'de, A: MapAccess<'de>>(members: A) -> Result<Field<Self>, A::Error> {
+        IgnoredAny.visit_map(members)?;
+        Ok(Field::invalid(Self::wrong_type()))
+    }
+}
+
+/// Body, or part of one, that is an object, whose members are [`Field`]s.
+pub trait Object: DeserializeOwned + Send {}
+
+impl<T: Object> Input for T {
+    fn wrong_type() -> Invalid {
+        Invalid::because("must be an object")
+    }
+
+    fn from_members<'de, A: MapAccess<'de>>(members: A) -> Result<Field<Self>, A::Error> {
+        Self::deserialize(MapAccessDeserializer::new(members)).map(Field::Value)
+    }
+}
+
+impl Input for bool {
+    fn wrong_type() -> Invalid {
+        Invalid::because("must be true or false")
+    }
+
+    fn from_boolean(value: bool) -> Result<Self, Invalid> {
+        Ok(value)
+    }
+}
+
+/// Implements [`Input`] for types that are read from an integer by a function. It refuses the least 64-bit integer, and a value
+/// of another type for the same reason.
+macro_rules! integers {
+    ($($type:ty: $read:expr;)+) => {$(
+        impl Input for $type {
+            fn wrong_type() -> Invalid {
+                match Self::from_integer(i64::MIN) {
+                    Err(reason) => reason,
+                    Ok(_) => Invalid::because("must be a 64-bit integer"),
+                }
+            }
+
+            fn from_integer(value: i64) -> Result<Self, Invalid> {
+                $read(value)
+            }
         }
+    )+};
+}
+
+/// Implements [`Input`] for types that are read from a string by a function.
+macro_rules! texts {
+    ($($type:ty: $read:expr;)+) => {$(
+        impl Input for $type {
+            fn wrong_type() -> Invalid {
+                Invalid::because("must be a string")
+            }
+
+            fn from_text(text: &str) -> Result<Self, Invalid> {
+                $read(text)
+            }
+        }
+    )+};
+}
+
+integers! {
+    i32: |value| Self::try_from(value).map_err(|_| Invalid::because("must be a 32-bit integer"));
+    OrderId: Self::new;
+    PetId: Self::new;
+    Quantity: Self::new;
+}
+
+pub(super) use integers;
+
+texts! {
+    CallerName: Self::new;
+    Kind: str::parse;
+    KeyName: str::parse;
+    order::Status: str::parse;
+    Password: Self::new;
+    pet::Status: str::parse;
+    PetName: str::parse;
+    PhotoUrl: str::parse;
+    Plan: str::parse;
+    Scope: str::parse;
+    ShipDate: str::parse;
+    String: |text: &str| Ok(text.to_owned());
+    Text: str::parse;
+}
+
+/// Identifier that the client may choose. Petstore clients send 0 for none.
+#[derive(Debug)]
+pub struct ChosenId<T>(pub Option<T>);
+
+impl<T: Input> Input for ChosenId<T> {
+    fn wrong_type() -> Invalid {
+        T::wrong_type()
+    }
+
+    fn from_integer(id: i64) -> Result<Self, Invalid> {
+        match id {
+            0 => Ok(Self(None)),
+            id => T::from_integer(id).map(|id| Self(Some(id))),
+        }
+    }
+}
+
+/// Number of seconds from `MIN` to `MAX`.
+#[derive(Debug)]
+pub struct Seconds<const MIN: u64, const MAX: u64>(pub Duration);
+
+impl<const MIN: u64, const MAX: u64> Input for Seconds<MIN, MAX> {
+    fn wrong_type() -> Invalid {
+        Invalid(format!("must be an integer from {MIN} to {MAX}").into())
+    }
+
+    fn from_integer(seconds: i64) -> Result<Self, Invalid> {
+        match u64::try_from(seconds) {
+            Ok(seconds) if (MIN..=MAX).contains(&seconds) => Ok(Self(Duration::from_secs(seconds))),
+            _ => Err(Self::wrong_type()),
+        }
+    }
+}
+
+/// Array of at most `MAX` elements, none of which is `null`.
+#[derive(Debug)]
+pub struct List<T, const MAX: usize>(pub Vec<T>);
+
+impl<T, const MAX: usize> Default for List<T, MAX> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Input, const MAX: usize> Input for List<T, MAX> {
+    fn wrong_type() -> Invalid {
+        Invalid::because("must be an array")
+    }
+
+    fn from_elements<'de, A: SeqAccess<'de>>(elements: A) -> Result<Field<Self>, A::Error> {
+        let Some(elements) = read_elements(elements, MAX)? else {
+            return Ok(Field::invalid(too_many(MAX)));
+        };
+        let mut violations = Violations::default();
+        let elements = elements.into_iter().enumerate();
+        let list = elements
+            .filter_map(|(index, element)| violations.required(&format!("[{index}]"), element))
+            .collect();
+        Ok(violations.field(Some(Self(list))))
+    }
+}
+
+/// Reads the elements of an array to its end, or returns `None` if it has more than `max`.
+pub fn read_elements<'de, T: Input, A: SeqAccess<'de>>(
+    mut elements: A,
+    max: usize,
+) -> Result<Option<Vec<Field<T>>>, A::Error> {
+    let mut read = Vec::new();
+    while let Some(element) = elements.next_element()? {
+        if read.len() == max {
+            IgnoredAny.visit_seq(elements)?;
+            return Ok(None);
+        }
+        read.push(element);
+    }
+    Ok(Some(read))
+}
+
+/// Returns the violation of an array with more than `max` elements.
+pub fn too_many(max: usize) -> Invalid {
+    Invalid(format!("must have at most {max} elements").into())
+}
+
+/// Field of a JSON object, or element of an array.
+#[derive(Debug, Default)]
+pub enum Field<T> {
+    /// Absent, which means the same as `null`, but not in a JSON Merge Patch: its fields have `#[serde(default)]`, which makes them
+    /// differ.
+    #[default]
+    Absent,
+    /// `null` or, without `#[serde(default)]`, absent.
+    Null,
+    /// A valid value.
+    Value(T),
+    /// An invalid value, with its violations. Their names are relative to it: the empty one, `id`, `[2]`.
+    Invalid(Violations),
+}
+
+impl<T> Field<T> {
+    /// Returns an invalid field.
+    pub fn invalid(reason: Invalid) -> Self {
+        let mut violations = Violations::default();
+        violations.add("", reason);
+        Self::Invalid(violations)
+    }
+
+    /// Returns the field of a JSON Merge Patch, or `None` if it is absent.
+    pub fn present(self) -> Option<Self> {
+        match self {
+            Self::Absent => None,
+            present => Some(present),
+        }
+    }
+}
+
+impl<T> From<Result<T, Invalid>> for Field<T> {
+    fn from(read: Result<T, Invalid>) -> Self {
+        match read {
+            Ok(value) => Self::Value(value),
+            Err(reason) => Self::invalid(reason),
+        }
+    }
+}
+
+impl<'de, T: Input> Deserialize<'de> for Field<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // serde reads an absent member as `None`, too.
+        deserializer.deserialize_option(FieldVisitor(PhantomData))
+    }
+}
+
+struct FieldVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Input> Visitor<'de> for FieldVisitor<T> {
+    type Value = Field<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(Field::Null)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Field::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(T::from_boolean(value).into())
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(T::from_integer(value).into())
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
+        let value = i64::try_from(value).map_err(|_| T::wrong_type());
+        Ok(value.and_then(T::from_integer).into())
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Self::Value, E> {
+        let value = whole(value).ok_or_else(T::wrong_type);
+        Ok(value.and_then(T::from_integer).into())
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Self::Value, E> {
+        Ok(T::from_text(value).into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, elements: A) -> Result<Self::Value, A::Error> {
+        T::from_elements(elements)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
+        T::from_members(members)
     }
 }
 
@@ -69,160 +341,7 @@ fn whole(double: f64) -> Option<i64> {
     whole
 }
 
-/// Type of a field in a JSON body.
-pub trait FieldType: DeserializeOwned + Send {
-    /// Kind of its values; an object unless the type sets another.
-    const KIND: Kind = Kind::Object;
-    /// Value outside the bounds of every field. For a value of another type, its range error replaces the type error.
-    const PAST_BOUNDS: Option<Self> = None;
-}
-
-impl FieldType for bool {
-    const KIND: Kind = Kind::Boolean;
-}
-
-impl FieldType for i64 {
-    const KIND: Kind = Kind::Integer;
-    const PAST_BOUNDS: Option<Self> = Some(Self::MIN);
-}
-
-impl FieldType for String {
-    const KIND: Kind = Kind::String;
-}
-
-/// Array of at most `MAX` elements. Of a longer one, only the first `MAX + 1` are kept, which its length shows.
-#[derive(Debug)]
-pub struct Array<T, const MAX: usize>(pub Vec<Field<T>>);
-
-impl<T: FieldType, const MAX: usize> FieldType for Array<T, MAX> {
-    const KIND: Kind = Kind::Array;
-}
-
-impl<'de, T: FieldType, const MAX: usize> Deserialize<'de> for Array<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Elements<T, const MAX: usize>(PhantomData<T>);
-        impl<'de, T: FieldType, const MAX: usize> Visitor<'de> for Elements<T, MAX> {
-            type Value = Array<T, MAX>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an array")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(
-                self,
-                mut elements: A,
-            ) -> Result<Self::Value, A::Error> {
-                let mut kept = Vec::new();
-                while kept.len() <= MAX {
-                    match elements.next_element()? {
-                        Some(element) => kept.push(element),
-                        None => return Ok(Array(kept)),
-                    }
-                }
-                IgnoredAny.visit_seq(elements)?;
-                Ok(Array(kept))
-            }
-        }
-        deserializer.deserialize_seq(Elements(PhantomData))
-    }
-}
-
-/// Field of a JSON object, or element of an array.
-#[derive(Debug, Default, Clone, Copy)]
-pub enum Field<T> {
-    /// Absent, or `null`, which means the same.
-    #[default]
-    Absent,
-    /// Present.
-    Value(T),
-    /// Present, but of another type.
-    WrongType,
-}
-
-impl<'de, T: FieldType> Deserialize<'de> for Field<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // serde reads an absent member as `None`, too.
-        deserializer.deserialize_option(FieldVisitor(PhantomData))
-    }
-}
-
-struct FieldVisitor<T>(PhantomData<T>);
-
-impl<T: FieldType> FieldVisitor<T> {
-    fn scalar<'de, V: IntoDeserializer<'de, E>, E: de::Error>(
-        kind: Kind,
-        value: V,
-    ) -> Result<Field<T>, E> {
-        if T::KIND != kind {
-            return Ok(Field::WrongType);
-        }
-        T::deserialize(value.into_deserializer()).map(Field::Value)
-    }
-}
-
-impl<'de, T: FieldType> Visitor<'de> for FieldVisitor<T> {
-    type Value = Field<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_none<E>(self) -> Result<Self::Value, E> {
-        Ok(Field::Absent)
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Field::Absent)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
-        Self::scalar(Kind::Boolean, value)
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
-        Self::scalar(Kind::Integer, value)
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
-        i64::try_from(value).map_or(Ok(Field::WrongType), |value| self.visit_i64(value))
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Self::Value, E> {
-        whole(value).map_or(Ok(Field::WrongType), |value| self.visit_i64(value))
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Self::Value, E> {
-        Self::scalar(Kind::String, value)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, elements: A) -> Result<Self::Value, A::Error> {
-        if T::KIND != Kind::Array {
-            return IgnoredAny.visit_seq(elements).map(|_| Field::WrongType);
-        }
-        T::deserialize(SeqAccessDeserializer::new(elements)).map(Field::Value)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
-        if T::KIND != Kind::Object {
-            return IgnoredAny.visit_map(members).map(|_| Field::WrongType);
-        }
-        T::deserialize(MapAccessDeserializer::new(members)).map(Field::Value)
-    }
-}
-
-/// Member of a JSON Merge Patch: `None` if it is absent, [`Field::Absent`] if it is `null`.
-pub type Member<T> = Option<Field<T>>;
-
-/// Deserializes a [`Member`] that is present.
-pub fn present<'de, D: Deserializer<'de>, T: FieldType>(field: D) -> Result<Member<T>, D::Error> {
-    Field::deserialize(field).map(Some)
-}
-
-/// Collects the violations of a request.
+/// Collects the violations of a request, or of a part of it.
 #[derive(Debug, Clone, Default)]
 pub struct Violations(Vec<Violation>);
 
@@ -232,59 +351,57 @@ impl Violations {
         self.0.push(Violation::new(field, reason));
     }
 
-    /// Checks a field that may be absent.
-    pub fn optional<T: FieldType, U>(
-        &mut self,
-        name: impl Display,
-        field: Field<T>,
-        check: impl FnOnce(T) -> Result<U, Invalid>,
-    ) -> Option<U> {
-        let checked = match field {
-            Field::Absent => return None,
-            Field::Value(value) => check(value).map_err(|reason| reason.to_string()),
-            Field::WrongType => {
-                let bounds = T::PAST_BOUNDS.and_then(|value| check(value).err());
-                Err(match bounds {
-                    Some(bounds) => bounds.to_string(),
-                    None => format!("must be {}", T::KIND.name()),
-                })
-            }
-        };
-        (checked.map_err(|reason| self.add(name.to_string(), reason))).ok()
+    /// Returns a checked value, or `None` if it is invalid.
+    pub fn check<T>(&mut self, name: &str, checked: Result<T, Invalid>) -> Option<T> {
+        self.optional(name, checked.into())
     }
 
-    /// Checks a field that must be present.
-    pub fn required<T: FieldType, U>(
-        &mut self,
-        name: impl Display,
-        field: Field<T>,
-        check: impl FnOnce(T) -> Result<U, Invalid>,
-    ) -> Option<U> {
-        let name = name.to_string();
+    /// Returns the value of a field that may be absent, or `None` if it is invalid.
+    pub fn optional<T>(&mut self, name: &str, field: Field<T>) -> Option<T> {
+        match field {
+            Field::Absent | Field::Null => None,
+            Field::Value(value) => Some(value),
+            Field::Invalid(violations) => {
+                for Violation { field, reason } in violations.0 {
+                    let separator = if name.is_empty() || field.is_empty() || field.starts_with('[')
+                    {
+                        ""
+                    } else {
+                        "."
+                    };
+                    self.add(format!("{name}{separator}{field}"), reason);
+                }
+                None
+            }
+        }
+    }
+
+    /// Returns the value of a field that must be present, or `None` if it is invalid.
+    pub fn required<T>(&mut self, name: &str, field: Field<T>) -> Option<T> {
         // A parameter given twice reads as absent, but its violation is already reported.
         let is_known = self.0.iter().any(|violation| violation.field == name);
-        if matches!(field, Field::Absent) && !is_known {
-            self.add(&name, "is required");
+        if matches!(field, Field::Absent | Field::Null) && !is_known {
+            self.add(name, "is required");
         }
-        self.optional(name, field, check)
+        self.optional(name, field)
     }
 
-    /// Checks the length of an array, then each element. An absent array is empty.
-    pub fn array<T: FieldType, U, const MAX: usize>(
-        &mut self,
-        name: &str,
-        field: Field<Array<T, MAX>>,
-        check_length: impl FnOnce(usize) -> Result<(), Invalid>,
-        mut check: impl FnMut(&mut Self, String, Field<T>) -> Option<U>,
-    ) -> Vec<U> {
-        // The elements of an array that is too long are not checked, since each could add a violation.
-        let elements = self.optional(name, field, |Array(elements)| {
-            check_length(elements.len()).map(|()| elements)
-        });
-        let elements = elements.unwrap_or_default().into_iter().enumerate();
-        elements
-            .filter_map(|(index, element)| check(self, format!("{name}[{index}]"), element))
-            .collect()
+    /// Returns the value of a member of a JSON Merge Patch that cannot be removed, or `None` if it is absent or invalid.
+    pub fn patched<T>(&mut self, name: &str, field: Field<T>) -> Option<T> {
+        self.required(name, field.present()?)
+    }
+
+    /// Returns the value of a member of a JSON Merge Patch, `Some(None)` if it is `null`, or `None` if it is absent.
+    pub fn removable<T>(&mut self, name: &str, field: Field<T>) -> Option<Option<T>> {
+        Some(self.optional(name, field.present()?))
+    }
+
+    /// Returns a part of the request as a field, which is invalid if there are violations or no value.
+    pub fn field<T>(self, value: Option<T>) -> Field<T> {
+        match value {
+            Some(value) if self.0.is_empty() => Field::Value(value),
+            _ => Field::Invalid(self),
+        }
     }
 
     /// Returns the value, or all violations.

@@ -172,7 +172,7 @@ mod tests {
     };
 
     fn password(text: &str) -> Password {
-        Password::new(text.to_owned()).expect("a password")
+        Password::new(text).expect("a password")
     }
 
     async fn verify(text: &str, hash: &SecretString) -> Verification {

@@ -26,26 +26,20 @@ impl FromStr for CallerId {
 texts! {
     /// Name of a caller: 1–64 characters, without control characters, and without white space at either end. Those that people give
     /// also follow the rules of [`CallerName::new`].
-    CallerName
-}
+    CallerName: check_caller_name;
 
-texts! {
     /// Name of an API key, for people: 1–100 characters, without control characters.
-    KeyName
+    KeyName: check_key_name;
 }
 
-impl FromStr for KeyName {
-    type Err = Invalid;
-
-    fn from_str(name: &str) -> Result<Self, Invalid> {
-        check_text(name, 100)?;
-        if name.is_empty() || name.chars().any(char::is_control) {
-            return Err(Invalid::because(
-                "must be 1 to 100 characters, without control characters",
-            ));
-        }
-        Ok(Self(name.to_owned()))
+fn check_key_name(name: &str) -> Result<(), Invalid> {
+    check_text(name, 100)?;
+    if name.is_empty() || name.chars().any(char::is_control) {
+        return Err(Invalid::because(
+            "must be 1 to 100 characters, without control characters",
+        ));
     }
+    Ok(())
 }
 
 impl CallerName {
@@ -90,15 +84,6 @@ pub fn is_account(name: &str) -> bool {
 }
 
 /// Reads the name of a caller that may exist, or that the service itself gives.
-impl FromStr for CallerName {
-    type Err = Invalid;
-
-    fn from_str(name: &str) -> Result<Self, Invalid> {
-        check_caller_name(name)?;
-        Ok(Self(name.to_owned()))
-    }
-}
-
 impl fmt::Display for CallerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)

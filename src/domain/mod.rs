@@ -43,9 +43,9 @@ macro_rules! impl_names {
     };
 }
 
-/// Declares validated texts. Each has a constructor of its own.
+/// Declares texts, each with the function that checks it. `FromStr` validates a text.
 macro_rules! texts {
-    ($($(#[$doc:meta])* $name:ident)+) => {$(
+    ($($(#[$doc:meta])* $name:ident: $check:expr;)+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
         pub struct $name(String);
@@ -59,6 +59,15 @@ macro_rules! texts {
             /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::domain::Invalid;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                $check(text)?;
+                Ok(Self(text.to_owned()))
             }
         }
     )+};
@@ -91,15 +100,7 @@ pub const MAX_TEXT: usize = 255;
 texts! {
     /// Text of at most [`MAX_TEXT`] characters. It is read from stored JSON without validation.
     #[derive(serde::Deserialize)]
-    Text
-}
-
-impl Text {
-    /// Validates a text.
-    pub fn new(text: String) -> Result<Self, Invalid> {
-        check_text(&text, MAX_TEXT)?;
-        Ok(Self(text))
-    }
+    Text: |text| check_text(text, MAX_TEXT);
 }
 
 /// Parses an integer that consists of digits only. Rust's own parser also accepts a plus sign.

@@ -28,27 +28,24 @@ pub const MAX_SIZE: usize = 16 << 10;
 
 texts! {
     /// Name of a pet: 1–[`MAX_NAME`] characters, of which one is visible.
-    PetName
+    PetName: check_pet_name;
 
     /// Absolute `http` or `https` URL, or relative reference (RFC 3986 §4.2), of 1–[`MAX_PHOTO_URL`] characters, exactly
     /// as it was sent. Never fetched by the service.
     #[derive(ToSchema)]
     #[schema(description = "An absolute http or https URL, or a relative reference.", value_type = String, format = "iri-reference", min_length = 1, max_length = 2_048, pattern = r#"^(https?:[^\x00-\x20<>"{}|\\^`]+|[^\x00-\x20<>"{}|\\^`:]+|[^\x00-\x20<>"{}|\\^`:]*[/?#][^\x00-\x20<>"{}|\\^`]*)$"#)]
-    PhotoUrl
+    PhotoUrl: check_photo_url;
 }
 
-impl PetName {
-    /// Validates a name.
-    pub fn new(name: String) -> Result<Self, Invalid> {
-        if name.is_empty() {
-            return Err(Invalid::because("must not be empty"));
-        }
-        check_name(&name)?;
-        if !name.chars().any(is_visible) {
-            return Err(Invalid::because("must have a visible character"));
-        }
-        Ok(Self(name))
+fn check_pet_name(name: &str) -> Result<(), Invalid> {
+    if name.is_empty() {
+        return Err(Invalid::because("must not be empty"));
     }
+    check_name(name)?;
+    if !name.chars().any(is_visible) {
+        return Err(Invalid::because("must have a visible character"));
+    }
+    Ok(())
 }
 
 /// Returns false for white space, control characters, and characters that are not shown (Default_Ignorable_Code_Point of Unicode).
@@ -73,27 +70,22 @@ pub fn check_name(name: &str) -> Result<(), Invalid> {
     check_text(name, MAX_NAME)
 }
 
-impl PhotoUrl {
-    /// Validates a URL.
-    pub fn new(text: String) -> Result<Self, Invalid> {
-        const NOT_A_URL: Invalid =
-            Invalid::because("must be an http or https URL or a relative reference");
-        if text.is_empty() {
-            return Err(Invalid::because("must not be empty"));
-        }
-        check_text(&text, MAX_PHOTO_URL)?;
-        // RFC 3986 §2 excludes these characters, but the URL Standard's parser silently repairs them. Browsers read `\`
-        // as `/`, which could turn a relative reference into one with another host.
-        if text
-            .contains(|c: char| c.is_control() || c.is_whitespace() || r#"<>"{}|\^`"#.contains(c))
-        {
-            return Err(NOT_A_URL);
-        }
-        match Url::parse(&text) {
-            Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(Self(text)),
-            Err(url::ParseError::RelativeUrlWithoutBase) => Ok(Self(text)),
-            Ok(_) | Err(_) => Err(NOT_A_URL),
-        }
+fn check_photo_url(text: &str) -> Result<(), Invalid> {
+    const NOT_A_URL: Invalid =
+        Invalid::because("must be an http or https URL or a relative reference");
+    if text.is_empty() {
+        return Err(Invalid::because("must not be empty"));
+    }
+    check_text(text, MAX_PHOTO_URL)?;
+    // RFC 3986 §2 excludes these characters, but the URL Standard's parser silently repairs them. Browsers read `\`
+    // as `/`, which could turn a relative reference into one with another host.
+    if text.contains(|c: char| c.is_control() || c.is_whitespace() || r#"<>"{}|\^`"#.contains(c)) {
+        return Err(NOT_A_URL);
+    }
+    match Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(()),
+        Err(url::ParseError::RelativeUrlWithoutBase) => Ok(()),
+        Ok(_) | Err(_) => Err(NOT_A_URL),
     }
 }
 
@@ -143,14 +135,6 @@ pub struct Tag {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, max_length = 255, pattern = r"^[^\x00]*$")]
     pub name: Option<Text>,
-}
-
-/// Checks the number of photo URLs or of tags: at most [`MAX_ITEMS`].
-pub const fn check_count(count: usize) -> Result<(), Invalid> {
-    if count > MAX_ITEMS {
-        return Err(Invalid::because("must have at most 100 elements"));
-    }
-    Ok(())
 }
 
 /// Fields of a pet, without its identifier.
@@ -282,9 +266,9 @@ pub struct PetPatch {
     pub name: Option<PetName>,
     /// Changes to the category; `Some(None)` removes it.
     pub category: Option<Option<CategoryPatch>>,
-    /// New URLs of pictures; see [`check_count`].
+    /// New URLs of pictures, at most [`MAX_ITEMS`].
     pub photo_urls: Option<Vec<PhotoUrl>>,
-    /// New tags; see [`check_count`].
+    /// New tags, at most [`MAX_ITEMS`].
     pub tags: Option<Vec<Tag>>,
     /// New status.
     pub status: Option<Status>,

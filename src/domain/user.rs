@@ -1,6 +1,6 @@
 //! User accounts: case-insensitive names, passwords and profiles.
 
-use std::{fmt, iter, str::FromStr};
+use std::{fmt, iter};
 
 use precis_profiles::{
     OpaqueString,
@@ -24,7 +24,7 @@ const PASSWORD_LENGTH: std::ops::RangeInclusive<usize> = 8..=128;
 texts! {
     /// Name of an account, in the case that its owner chose: 1–64 characters, without control characters, and without
     /// white space at either end. The name of a new account also follows the rules of [`Username::new`].
-    Username
+    Username: check_username;
 }
 
 impl Username {
@@ -37,37 +37,32 @@ impl Username {
     /// Returns the case-folded name, which is the same for names that differ only in case or form.
     pub fn folded(&self) -> String {
         let canonical = Self::new(&self.0);
-        let folded = canonical.as_ref().unwrap_or(self).case_folded();
-        folded.nfc().collect()
+        let name = canonical.as_ref().unwrap_or(self);
+        fold_case(&name.0).nfc().collect()
     }
 
     /// Returns the folded names of the accounts that this name may mean, the likelier one first. Accounts of earlier
     /// releases have the first one: that of the name as it is.
     pub fn candidates(&self) -> [String; 2] {
-        [self.case_folded(), self.folded()]
-    }
-
-    /// Folds the case. Upper case merges letters that share a capital (ς and σ, ß and ss); lower case before it turns the
-    /// capital ẞ into ß.
-    fn case_folded(&self) -> String {
-        self.0.to_lowercase().to_uppercase().to_lowercase()
+        [fold_case(&self.0), self.folded()]
     }
 }
 
-/// Reads the name of an account that may exist.
-impl FromStr for Username {
-    type Err = Invalid;
+/// Folds the case. Upper case merges letters that share a capital (ς and σ, ß and ss); lower case before it turns the
+/// capital ẞ into ß.
+fn fold_case(name: &str) -> String {
+    name.to_lowercase().to_uppercase().to_lowercase()
+}
 
-    fn from_str(name: &str) -> Result<Self, Invalid> {
-        check_caller_name(name)?;
-        let name = Self(name.to_owned());
-        // `/user/{name}` would be the path of another operation, or one that clients normalise away.
-        let taken = ["login", "logout", "createwithlist", ".", ".."];
-        if taken.contains(&name.case_folded().as_str()) {
-            return Err(Invalid::because("must not be a reserved word"));
-        }
-        Ok(name)
+/// Checks the name of an account that may exist.
+fn check_username(name: &str) -> Result<(), Invalid> {
+    check_caller_name(name)?;
+    // `/user/{name}` would be the path of another operation, or one that clients normalise away.
+    let taken = ["login", "logout", "createwithlist", ".", ".."];
+    if taken.contains(&&*fold_case(name)) {
+        return Err(Invalid::because("must not be a reserved word"));
     }
+    Ok(())
 }
 
 /// Password of 8–128 characters in the form of OpaqueString (RFC 8265 §4.2): NFC, with U+0020 for other spaces. Its
@@ -81,9 +76,8 @@ pub struct Password {
 
 impl Password {
     /// Prepares a new password, and validates its length.
-    pub fn new(text: String) -> Result<Self, Invalid> {
-        let text = SecretString::from(text);
-        let prepared = prepare(&text).ok_or_else(|| {
+    pub fn new(text: &str) -> Result<Self, Invalid> {
+        let prepared = prepare(text).ok_or_else(|| {
             Invalid::because(
                 "must have no control, invisible or unassigned characters (RFC 8265, OpaqueString)",
             )
@@ -102,7 +96,8 @@ impl Password {
     /// be right, which bounds the cost of checking it.
     pub fn claimed(text: String) -> Option<Self> {
         let as_sent = SecretString::from(text);
-        let prepared = prepare(&as_sent).filter(|it| it.expose_secret() != as_sent.expose_secret());
+        let prepared = prepare(as_sent.expose_secret())
+            .filter(|it| it.expose_secret() != as_sent.expose_secret());
         let mut texts = prepared
             .into_iter()
             .chain([as_sent])
@@ -127,8 +122,8 @@ impl Password {
 
 /// Returns the text in the form of OpaqueString (RFC 8265 §4.2), or `None` if it refuses the text. The crate has the
 /// characters of Unicode 6.3; later ones, as most emoji, are accepted.
-fn prepare(text: &SecretString) -> Option<SecretString> {
-    let (text, class) = (text.expose_secret(), FreeformClass::default());
+fn prepare(text: &str) -> Option<SecretString> {
+    let class = FreeformClass::default();
     let is_later = |character| {
         let value = class.get_value_from_char(character);
         value == DerivedPropertyValue::Unassigned && is_public_assigned(character)

@@ -132,7 +132,7 @@ async fn add_pet(
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| corrupt(&error))?;
     let image = ImageId(random);
-    let url = PhotoUrl::new(format!("{base}/pet/{id}/images/{image}"));
+    let url = format!("{base}/pet/{id}/images/{image}").parse::<PhotoUrl>();
     let url = url.map_err(|error| corrupt(&error))?;
     db::images::insert(transaction, id, image, content, initiator).await?;
     db::pets::replace_photo_urls(transaction, id, vec![url], initiator.clone()).await?;

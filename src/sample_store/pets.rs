@@ -1,9 +1,9 @@
 //! Pets of the sample store.
 
 use crate::domain::{
-    Invalid, Text,
+    Invalid,
     order::Status,
-    pet::{self, PetDetails, PetName, Tag},
+    pet::{self, PetDetails, Tag},
 };
 
 /// Pet of the sample store. It is available, unless it is ordered.
@@ -40,16 +40,16 @@ impl SamplePet {
     pub fn details(&self) -> Result<PetDetails, Invalid> {
         let category = pet::Category {
             id: Some(self.category as i64),
-            name: Some(Text::new(format!("{:?}", self.category))?),
+            name: Some(format!("{:?}", self.category).parse()?),
         };
         let tags = self.tags.iter().map(|name| {
-            let name = Some(Text::new((*name).to_owned())?);
+            let name = Some(name.parse()?);
             Ok(Tag { id: None, name })
         });
         Ok(PetDetails {
             category: Some(category),
             tags: tags.collect::<Result<_, _>>()?,
-            ..PetDetails::new(PetName::new(self.name.to_owned())?)
+            ..PetDetails::new(self.name.parse()?)
         })
     }
 }

@@ -4,12 +4,12 @@ use pet_inventory::{
     api::{
         error::Error,
         extract::{json_from_slice, without_byte_order_mark},
-        fields::{Array, FieldType},
+        fields::Input,
         orders::{self, NewOrderBody},
         pets::{self, NewPetBody},
-        users::{UserDetailsBody, into_new_users},
+        users::{NewUsersBody, UserDetailsBody},
     },
-    domain::{id::PetId, user::MAX_LIST},
+    domain::id::PetId,
 };
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -28,9 +28,7 @@ fn check(input: &[u8]) {
     let profile =
         |body: UserDetailsBody| debug(&body.into_new_user().map(|(account, _)| account.profile));
     check_body(input, profile);
-    let number = |list: Array<UserDetailsBody, MAX_LIST>| {
-        debug(&into_new_users(list).map(|users| users.len()))
-    };
+    let number = |list: NewUsersBody| debug(&list.into_new_users().map(|users| users.len()));
     check_body(input, number);
 }
 
@@ -38,7 +36,7 @@ fn debug<T: std::fmt::Debug>(result: &Result<T, Error>) -> String {
     format!("{result:?}")
 }
 
-fn check_body<T: FieldType>(input: &[u8], read: impl Fn(T) -> String) {
+fn check_body<T: Input>(input: &[u8], read: impl Fn(T) -> String) {
     let (parsed, memory) = crate::measure(|| json_from_slice::<T>(input));
     // Strings, which grow while escapes are replaced, and at most 1,001 accounts of 160 bytes, which grow too.
     let max_memory = 3 * input.len() as u64 + 262_144;

@@ -8,12 +8,12 @@ use crate::{
     api::{
         error::Error,
         extract::{Json, MergePatch, Path, Query},
-        fields::{Array, Field, FieldType, Member, Violations, present},
+        fields::{Field, List, Object, Violations},
         idempotency::Idempotency,
         operations::BASE,
         paging::{Lists, Window},
         response::{self, ApiResponse},
-        scopes::{MAX_SCOPES, read_scopes},
+        scopes::MAX_SCOPES,
         state::Links,
     },
     auth::Authenticator,
@@ -37,25 +37,25 @@ pub(super) struct NewCallerBody {
     /// Name: letters, digits and ASCII symbols (UsernameCasePreserved of RFC 8265), of one script. `operator`, `anonymous`, `webhook`,
     /// and names that begin with `user:` or `jwt:`, are reserved in any case.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]*$")]
-    name: Field<String>,
+    name: Field<CallerName>,
     /// Plan.
     #[schema(value_type = Plan, required = true)]
-    plan: Field<String>,
+    plan: Field<Plan>,
     /// Scopes; all but `admin` and `read:changes` if absent.
     #[schema(value_type = Vec<Scope>, required = false, nullable, max_items = 16)]
-    scopes: Field<Array<String, MAX_SCOPES>>,
+    scopes: Field<List<Scope, MAX_SCOPES>>,
 }
 
-impl FieldType for NewCallerBody {}
+impl Object for NewCallerBody {}
 
 impl NewCallerBody {
     /// Checks the caller.
     fn into_parts(self) -> Result<(CallerName, Plan, Scopes), Error> {
         let mut violations = Violations::default();
-        let name = violations.required("name", self.name, |name| CallerName::new(&name));
-        let plan = violations.required("plan", self.plan, |plan| plan.parse::<Plan>());
-        let scopes = read_scopes(&mut violations, self.scopes);
-        let scopes = scopes.unwrap_or_else(Scopes::of_new_callers);
+        let name = violations.required("name", self.name);
+        let plan = violations.required("plan", self.plan);
+        let scopes = violations.optional("scopes", self.scopes);
+        let scopes = scopes.map_or_else(Scopes::of_new_callers, Scopes::from);
         violations.finish(name.zip(plan).map(|(name, plan)| (name, plan, scopes)))
     }
 }
@@ -65,40 +65,31 @@ impl NewCallerBody {
 #[schema(as = CallerPatch, example = json!({"plan": "enterprise"}))]
 pub(super) struct CallerPatchBody {
     /// Plan.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = Plan, required = false)]
-    plan: Member<String>,
+    plan: Field<Plan>,
     /// Scopes, all of them.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = Vec<Scope>, required = false, max_items = 16)]
-    scopes: Member<Array<String, MAX_SCOPES>>,
+    scopes: Field<List<Scope, MAX_SCOPES>>,
     /// True to refuse all of its credentials, false to accept them.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = bool, required = false)]
-    disabled: Member<bool>,
+    disabled: Field<bool>,
 }
 
-impl FieldType for CallerPatchBody {}
+impl Object for CallerPatchBody {}
 
 impl CallerPatchBody {
     /// Checks the changes.
     fn into_change(self) -> Result<CallerChange, Error> {
         let mut violations = Violations::default();
-        let plan = self
-            .plan
-            .and_then(|plan| violations.required("plan", plan, |plan| plan.parse()));
-        let scopes = self.scopes.and_then(|scopes| {
-            if matches!(scopes, Field::Absent) {
-                violations.add("scopes", "is required");
-            }
-            read_scopes(&mut violations, scopes)
-        });
-        let is_disabled = self
-            .disabled
-            .and_then(|disabled| violations.required("disabled", disabled, Ok));
+        let plan = violations.patched("plan", self.plan);
+        let scopes = violations.patched("scopes", self.scopes);
+        let is_disabled = violations.patched("disabled", self.disabled);
         violations.finish(Some(CallerChange {
             plan,
-            scopes,
+            scopes: scopes.map(Scopes::from),
             is_disabled,
         }))
     }

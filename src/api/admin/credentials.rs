@@ -12,10 +12,10 @@ use crate::{
     api::{
         error::Error,
         extract::{Json, Parameters, Path, Query},
-        fields::{Array, Field, FieldType, Violations},
+        fields::{Field, List, Object, Seconds, Violations},
         paging::{Lists, Window},
         response::{self, ApiResponse},
-        scopes::{MAX_SCOPES, read_scopes},
+        scopes::MAX_SCOPES,
         state::AppState,
     },
     auth::secret::NewSecret,
@@ -26,7 +26,6 @@ use crate::{
         },
     },
     domain::{
-        Invalid,
         caller::{CallerId, KeyName, Scope, Scopes},
         change::Initiator,
         clock::rfc3339,
@@ -38,9 +37,9 @@ const KEY: CredentialKind = CredentialKind::ApiKey;
 const CLIENT: CredentialKind = CredentialKind::ClientSecret;
 const SESSION: CredentialKind = CredentialKind::Session;
 /// Maximum lifetime of a key: ten years.
-const MAX_LIFETIME: i64 = 315_360_000;
+const MAX_LIFETIME: u64 = 315_360_000;
 /// Maximum overlap of two keys: a year.
-const MAX_OVERLAP: i64 = 31_536_000;
+const MAX_OVERLAP: u64 = 31_536_000;
 const DEFAULT_OVERLAP: Duration = Duration::from_hours(24);
 
 /// Created API key. The key is shown this once.
@@ -85,16 +84,16 @@ struct ReplacedKeyBody {
 pub(super) struct NewKeyBody {
     /// Name, for people.
     #[schema(value_type = String, required = false, nullable, min_length = 1, max_length = 100, pattern = r"^[^\x00-\x1f\x7f]*$")]
-    name: Field<String>,
+    name: Field<KeyName>,
     /// Scopes, which the caller must have; all of its scopes if absent.
     #[schema(value_type = Vec<Scope>, required = false, nullable, max_items = 16)]
-    scopes: Field<Array<String, MAX_SCOPES>>,
+    scopes: Field<List<Scope, MAX_SCOPES>>,
     /// Lifetime in seconds. If absent, that of the setting `auth.api_key_lifetime`, which is unlimited by default.
     #[schema(value_type = i64, required = false, nullable, minimum = 1, maximum = 315_360_000)]
-    expires_in: Field<i64>,
+    expires_in: Field<Seconds<1, MAX_LIFETIME>>,
 }
 
-impl FieldType for NewKeyBody {}
+impl Object for NewKeyBody {}
 
 /// Rotation of a key. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -103,13 +102,13 @@ impl FieldType for NewKeyBody {}
 pub(super) struct RotationBody {
     /// Seconds for which the old key stays valid, unless it expires earlier; a day if absent.
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 31_536_000)]
-    overlap: Field<i64>,
+    overlap: Field<Seconds<0, MAX_OVERLAP>>,
     /// Lifetime of the new key in seconds; that of the old one if absent.
     #[schema(value_type = i64, required = false, nullable, minimum = 1, maximum = 315_360_000)]
-    expires_in: Field<i64>,
+    expires_in: Field<Seconds<1, MAX_LIFETIME>>,
 }
 
-impl FieldType for RotationBody {}
+impl Object for RotationBody {}
 
 /// OAuth client to create. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -117,10 +116,10 @@ impl FieldType for RotationBody {}
 pub(super) struct NewClientBody {
     /// Scopes, which the caller must have; all of its scopes if absent.
     #[schema(value_type = Vec<Scope>, required = false, nullable, max_items = 16)]
-    scopes: Field<Array<String, MAX_SCOPES>>,
+    scopes: Field<List<Scope, MAX_SCOPES>>,
 }
 
-impl FieldType for NewClientBody {}
+impl Object for NewClientBody {}
 
 /// Created OAuth client. The secret is shown this once.
 // Without `Debug`: it holds the secret.
@@ -233,9 +232,10 @@ pub(super) async fn create_key(
     Json(body): Json<NewKeyBody>,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let name = violations.optional("name", body.name, |name| name.parse::<KeyName>());
-    let scopes = read_scopes(&mut violations, body.scopes);
-    let lifetime = read_lifetime(&mut violations, body.expires_in);
+    let name = violations.optional("name", body.name);
+    let scopes = violations.optional("scopes", body.scopes).map(Scopes::from);
+    let lifetime = violations.optional("expiresIn", body.expires_in);
+    let lifetime = lifetime.map(|Seconds(lifetime)| lifetime);
     let expires_at = lifetime.or(state.key_lifetime).map(from_now).transpose()?;
     let secret = NewSecret::generate(KEY).map_err(Error::internal)?;
     let id = state.database.transact(async |transaction| {
@@ -277,13 +277,11 @@ pub(super) async fn rotate_key(
     Json(body): Json<RotationBody>,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let overlap = violations.optional("overlap", body.overlap, |seconds| {
-        seconds_within(seconds, 0, MAX_OVERLAP)
-    });
-    let lifetime = read_lifetime(&mut violations, body.expires_in);
+    let overlap = violations.optional("overlap", body.overlap);
+    let lifetime = violations.optional("expiresIn", body.expires_in);
     let (overlap, lifetime) = violations.finish(Some((overlap, lifetime)))?;
-    let until = from_now(overlap.unwrap_or(DEFAULT_OVERLAP))?;
-    let expires_at = lifetime.map(from_now).transpose()?;
+    let until = from_now(overlap.map_or(DEFAULT_OVERLAP, |Seconds(overlap)| overlap))?;
+    let expires_at = lifetime.map(|Seconds(it)| from_now(it)).transpose()?;
     let secret = NewSecret::generate(KEY).map_err(Error::internal)?;
     let rotated = state.database.transact(async |transaction| {
         let new = |old: &ReplacedKey| secret.replacement(old, expires_at);
@@ -328,7 +326,7 @@ pub(super) async fn create_client(
     Json(body): Json<NewClientBody>,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let scopes = read_scopes(&mut violations, body.scopes);
+    let scopes = violations.optional("scopes", body.scopes).map(Scopes::from);
     let new = NewSecret::generate(CLIENT).map_err(Error::internal)?;
     let id = database.transact(async |transaction| {
         keep_caller(transaction, id, scopes, violations.clone()).await?;
@@ -427,19 +425,6 @@ async fn keep_caller(
         violations.add("scopes", reason);
     }
     violations.finish(Some(()))
-}
-
-fn read_lifetime(violations: &mut Violations, field: Field<i64>) -> Option<Duration> {
-    violations.optional("expiresIn", field, |seconds| {
-        seconds_within(seconds, 1, MAX_LIFETIME)
-    })
-}
-
-fn seconds_within(seconds: i64, least: i64, most: i64) -> Result<Duration, Invalid> {
-    let is_within = (least..=most).contains(&seconds);
-    is_within
-        .then(|| Duration::from_secs(seconds.unsigned_abs()))
-        .ok_or_else(|| Invalid(format!("must be an integer from {least} to {most}").into()))
 }
 
 #[expect(

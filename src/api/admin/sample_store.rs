@@ -56,7 +56,8 @@ pub(super) async fn add(
         return Ok(response);
     }
     let base = links.absolute_url(BASE, &host);
-    PhotoUrl::new(base.clone()).map_err(|_| Error::one_violation("Host", "must be a host name"))?;
+    base.parse::<PhotoUrl>()
+        .map_err(|_| Error::one_violation("Host", "must be a host name"))?;
     // Before the pictures are stored for nothing.
     state.database.run(check_empty).await?;
     let pictures = sample_store::store_pictures::<Error>(&state.database, &state.blobs).await?;

@@ -1,7 +1,5 @@
 //! `/admin/webhooks`: lists, creates, changes, rotates, tests and deletes webhooks, and repeats their deliveries.
 
-use std::time::Duration;
-
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,9 +8,9 @@ use crate::{
     api::{
         error::Error,
         extract::{Json, MergePatch, Path, PathPair, Query},
-        fields::{Array, Field, FieldType, Member, Violations, present},
+        fields::{Field, List, Object, Seconds, Violations},
         idempotency::Idempotency,
-        kinds::{MAX_KINDS, read_kinds},
+        kinds::{MAX_KINDS, distinct},
         operations::BASE,
         paging::{Lists, Window},
         response::{self, ApiResponse},
@@ -21,7 +19,6 @@ use crate::{
     auth::secret::generate_webhook_secret,
     db::{self, Connection, Database, deliveries::DeliveryRecord, webhooks::WebhookRecord},
     domain::{
-        Invalid,
         change::{Initiator, Kind, Position},
         id::WebhookId,
         webhook::{
@@ -41,50 +38,42 @@ pub(super) struct NewWebhookBody {
     url: Field<String>,
     /// Kinds of changes that it gets; all if absent or empty.
     #[schema(value_type = Vec<Kind>, required = false, nullable, max_items = 16)]
-    kinds: Field<Array<String, MAX_KINDS>>,
+    kinds: Field<List<Kind, MAX_KINDS>>,
 }
 
-impl FieldType for NewWebhookBody {}
+impl Object for NewWebhookBody {}
 
 /// Changes to a webhook, as a JSON Merge Patch: no field can be removed. Other fields are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = WebhookPatch, example = json!({"enabled": false}))]
 pub(super) struct WebhookPatchBody {
     /// URL.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = String, required = false, format = "uri", min_length = 1, max_length = 2_000)]
-    url: Member<String>,
+    url: Field<String>,
     /// Kinds of changes that it gets; all if empty.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = Vec<Kind>, required = false, max_items = 16)]
-    kinds: Member<Array<String, MAX_KINDS>>,
+    kinds: Field<List<Kind, MAX_KINDS>>,
     /// False to deliver nothing, true to go on with the changes that follow those that were delivered.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = bool, required = false)]
-    enabled: Member<bool>,
+    enabled: Field<bool>,
 }
 
-impl FieldType for WebhookPatchBody {}
+impl Object for WebhookPatchBody {}
 
 impl WebhookPatchBody {
     /// Checks the changes.
     fn into_change(self, allow_private: bool) -> Result<WebhookChange, Error> {
         let mut violations = Violations::default();
-        let url = self.url.and_then(|url| {
-            violations.required("url", url, |url| WebhookUrl::new(&url, allow_private))
-        });
-        let kinds = self.kinds.map(|kinds| {
-            if matches!(kinds, Field::Absent) {
-                violations.add("kinds", "is required");
-            }
-            read_kinds(&mut violations, kinds)
-        });
-        let is_enabled = self
-            .enabled
-            .and_then(|enabled| violations.required("enabled", enabled, Ok));
+        let url = violations.patched("url", self.url);
+        let url = url.and_then(|url| violations.check("url", WebhookUrl::new(&url, allow_private)));
+        let kinds = violations.patched("kinds", self.kinds);
+        let is_enabled = violations.patched("enabled", self.enabled);
         violations.finish(Some(WebhookChange {
             url,
-            kinds,
+            kinds: kinds.map(distinct),
             is_enabled,
         }))
     }
@@ -101,10 +90,10 @@ struct Attempts(Vec<Attempt>);
 pub(super) struct RotationBody {
     /// Seconds for which requests are signed with the old secret, too; a day if absent.
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 604_800)]
-    overlap: Field<i64>,
+    overlap: Field<Seconds<0, { MAX_OVERLAP.as_secs() }>>,
 }
 
-impl FieldType for RotationBody {}
+impl Object for RotationBody {}
 
 /// Deliveries that are sent again.
 #[derive(Serialize, ToSchema)]
@@ -154,10 +143,12 @@ pub(super) async fn create(
     Json(body): Json<NewWebhookBody>,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let url = violations.required("url", body.url, |url| {
-        WebhookUrl::new(&url, state.allow_private_webhooks)
+    let url = violations.required("url", body.url);
+    let url = url.and_then(|url| {
+        violations.check("url", WebhookUrl::new(&url, state.allow_private_webhooks))
     });
-    let kinds = read_kinds(&mut violations, body.kinds);
+    let kinds = violations.optional("kinds", body.kinds);
+    let kinds = kinds.map(distinct).unwrap_or_default();
     let secret: WebhookSecret = generate_webhook_secret().map_err(Error::internal)?;
     let new = violations.finish(url.map(|url| NewWebhook { url, secret, kinds }))?;
     // The webhook begins behind the changes before it.
@@ -387,15 +378,11 @@ pub(super) async fn rotate(
     Json(body): Json<RotationBody>,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let overlap = violations.optional("overlap", body.overlap, |seconds| {
-        let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
-        let overlap = Some(Duration::from_secs(seconds)).filter(|it| *it <= MAX_OVERLAP);
-        overlap.ok_or(Invalid::because("must be an integer from 0 to 604800"))
-    });
-    let overlap: Option<Duration> = violations.finish(Some(overlap))?;
+    let overlap = violations.optional("overlap", body.overlap);
+    let overlap = violations.finish(Some(overlap))?;
+    let overlap = overlap.map_or(DEFAULT_OVERLAP, |Seconds(overlap)| overlap);
     let secret = generate_webhook_secret().map_err(Error::internal)?;
     let webhook = database.transact(async |transaction| {
-        let overlap = overlap.unwrap_or(DEFAULT_OVERLAP);
         db::webhooks::rotate(transaction, id, &secret, overlap, &initiator).await?;
         find(transaction, id).await
     });

@@ -103,13 +103,13 @@ async fn list(
     let limit = query.optional(&mut violations, "limit", parse_limit);
     let limit = limit.unwrap_or(DEFAULT_LIMIT);
     let kinds: Vec<Kind> = parse_distinct(&mut violations, &query, "kind");
-    let resource = query.optional(&mut violations, "resource", |id| Text::new(id.into()));
+    let resource = query.optional(&mut violations, "resource", str::parse::<Text>);
     if resource.is_some() && kinds.len() != 1 {
         violations.add("resource", "needs one kind");
     }
     let actor = query.optional(&mut violations, "actor", |name| {
         match name.chars().count() {
-            1..=64 => Text::new(name.into()),
+            1..=64 => name.parse::<Text>(),
             _ => Err(Invalid::because("must be 1 to 64 characters")),
         }
     });

@@ -40,7 +40,7 @@ use crate::{
         change::Initiator,
         id::PetId,
         image::{ImageId, MAX_IMAGES, check_metadata},
-        pet::{PhotoUrl, check_count},
+        pet::{MAX_ITEMS, PhotoUrl},
     },
 };
 
@@ -214,7 +214,8 @@ async fn store(
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(Error::internal)?;
     let image = ImageId(random);
-    let url = PhotoUrl::new(image_url(urls, pet, image))
+    let url = image_url(urls, pet, image)
+        .parse::<PhotoUrl>()
         .map_err(|_| Error::one_violation("Host", "must be a host name"))?;
     let size = received.upload.size();
     let content = Content {
@@ -298,11 +299,10 @@ async fn add(
     }
     let mut details = stored.details;
     details.photo_urls.push(url);
-    check_count(details.photo_urls.len()).map_err(|_| {
-        Error::Conflict(format!(
-            "pet {pet} already has the maximum number of photoUrls"
-        ))
-    })?;
+    if details.photo_urls.len() > MAX_ITEMS {
+        let reason = format!("pet {pet} already has the maximum number of photoUrls");
+        return Err(Error::Conflict(reason));
+    }
     details.check_size().map_err(|reason| {
         Error::Conflict(format!(
             "pet {pet} has no room for the URL of another image: it {reason}"

@@ -1,19 +1,22 @@
 //! JSON representation of pets.
 
-use serde::Deserialize;
+use serde::{
+    Deserialize,
+    de::{MapAccess, value::MapAccessDeserializer},
+};
 use utoipa::ToSchema;
 
 use crate::{
     api::{
         error::Error,
-        fields::{Array, Field, FieldType, Member, Violations, present},
+        fields::{ChosenId, Field, Input, List, Object, Violations, integers},
     },
     domain::{
         Invalid, Text,
         id::{PetId, check_label_id},
         pet::{
             Category, CategoryPatch, Change, MAX_ITEMS, NewPet, PetDetails, PetName, PetPatch,
-            PhotoUrl, Status, Tag, check_count,
+            PhotoUrl, Status, Tag,
         },
     },
 };
@@ -32,22 +35,22 @@ use crate::{
 pub struct NewPetBody {
     /// Identifier; if absent or 0, the server assigns one.
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    id: Field<i64>,
+    id: Field<ChosenId<PetId>>,
     /// Category of the pet.
     #[schema(value_type = Category, required = false, nullable)]
-    category: Field<LabelBody>,
+    category: Field<Category>,
     /// Name of the pet.
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
-    name: Field<String>,
+    name: Field<PetName>,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
     #[schema(value_type = Vec<PhotoUrl>, inline, required = false, nullable, max_items = 100)]
-    photo_urls: Field<Array<String, MAX_ITEMS>>,
+    photo_urls: Field<List<PhotoUrl, MAX_ITEMS>>,
     /// Tags that the pet can be found by.
     #[schema(value_type = Vec<Tag>, required = false, nullable, max_items = 100)]
-    tags: Field<Array<LabelBody, MAX_ITEMS>>,
+    tags: Field<List<Tag, MAX_ITEMS>>,
     /// Status of the pet in the store; `available` if absent.
     #[schema(value_type = Status, required = false, nullable)]
-    status: Field<String>,
+    status: Field<Status>,
 }
 
 /// New state of a pet.
@@ -72,61 +75,96 @@ pub struct ReplacementBody {
 #[serde(rename_all = "camelCase")]
 #[schema(as = PetPatch, example = json!({"status": "sold"}))]
 pub struct PatchBody {
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(ignore)]
-    id: Member<i64>,
+    id: Field<PetId>,
     /// Category of the pet.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = Option<Category>)]
-    category: Member<CategoryPatchBody>,
+    category: Field<CategoryPatch>,
     /// Name of the pet.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
-    name: Member<String>,
+    name: Field<PetName>,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = Option<Vec<PhotoUrl>>, inline, max_items = 100)]
-    photo_urls: Member<Array<String, MAX_ITEMS>>,
+    photo_urls: Field<List<PhotoUrl, MAX_ITEMS>>,
     /// Tags that the pet can be found by.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = Option<Vec<Tag>>, max_items = 100)]
-    tags: Member<Array<LabelBody, MAX_ITEMS>>,
+    tags: Field<List<Tag, MAX_ITEMS>>,
     /// Status of the pet in the store.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default)]
     #[schema(value_type = Option<Status>)]
-    status: Member<String>,
-}
-
-/// Changes to a category, merged member by member.
-#[derive(Debug, Deserialize)]
-struct CategoryPatchBody {
-    #[serde(default, deserialize_with = "present")]
-    id: Member<i64>,
-    #[serde(default, deserialize_with = "present")]
-    name: Member<String>,
+    status: Field<Status>,
 }
 
 /// Category or tag in a request.
-#[derive(Debug, Default, Deserialize)]
-pub struct LabelBody {
-    id: Field<i64>,
-    name: Field<String>,
+#[derive(Deserialize)]
+struct LabelBody {
+    id: Field<LabelId>,
+    name: Field<Text>,
 }
 
-impl FieldType for CategoryPatchBody {}
-impl FieldType for LabelBody {}
-impl FieldType for NewPetBody {}
-impl FieldType for PatchBody {}
+/// Changes to a category, merged member by member.
+#[derive(Deserialize)]
+struct CategoryPatchBody {
+    #[serde(default)]
+    id: Field<LabelId>,
+    #[serde(default)]
+    name: Field<Text>,
+}
+
+/// Identifier of a category or tag.
+struct LabelId(i64);
+
+impl Object for NewPetBody {}
+impl Object for PatchBody {}
+
+integers! {
+    LabelId: |id| check_label_id(id).map(Self);
+}
+
+/// Implements [`Input`] for parts of a pet that are objects, by a function that reads the members.
+macro_rules! parts {
+    ($($type:ty: $read:expr;)+) => {$(
+        impl Input for $type {
+            fn wrong_type() -> Invalid {
+                Invalid::because("must be an object")
+            }
+
+            fn from_members<'de, A: MapAccess<'de>>(members: A) -> Result<Field<Self>, A::Error> {
+                let members = Deserialize::deserialize(MapAccessDeserializer::new(members))?;
+                let mut violations = Violations::default();
+                let part = $read(&mut violations, members);
+                Ok(violations.field(Some(part)))
+            }
+        }
+    )+};
+}
+
+parts! {
+    Category: |violations: &mut Violations, body: LabelBody| Self {
+        id: violations.optional("id", body.id).map(|LabelId(id)| id),
+        name: violations.optional("name", body.name),
+    };
+    Tag: |violations: &mut Violations, body: LabelBody| Self {
+        id: violations.optional("id", body.id).map(|LabelId(id)| id),
+        name: violations.optional("name", body.name),
+    };
+    CategoryPatch: |violations: &mut Violations, body: CategoryPatchBody| Self {
+        id: violations.removable("id", body.id).map(|id| id.map(|LabelId(id)| id)),
+        name: violations.removable("name", body.name),
+    };
+}
 
 impl NewPetBody {
     /// Checks the body of `POST /pet`.
     pub fn into_new_pet(mut self) -> Result<NewPet, Error> {
         let mut violations = Violations::default();
-        // Petstore clients send 0 for no identifier.
-        let id = match std::mem::take(&mut self.id) {
-            Field::Value(0) => None,
-            id => violations.optional("id", id, PetId::new),
-        };
+        let id = violations.optional("id", std::mem::take(&mut self.id));
+        let id = id.and_then(|ChosenId(id)| id);
         let details = self.into_details(&mut violations);
         violations.finish(details.map(|details| NewPet { id, details }))
     }
@@ -134,8 +172,10 @@ impl NewPetBody {
     /// Checks the body of `PUT /pet`, which has the identifier of the pet to replace.
     pub fn into_replacement(mut self) -> Result<(PetId, Change), Error> {
         let mut violations = Violations::default();
-        let has_status = !matches!(self.status, Field::Absent);
-        let id = violations.required("id", std::mem::take(&mut self.id), PetId::new);
+        let has_status = !matches!(self.status, Field::Null);
+        let id = violations.required("id", std::mem::take(&mut self.id));
+        let id =
+            id.and_then(|ChosenId(id)| violations.check("id", id.ok_or_else(PetId::wrong_type)));
         let details = self.into_details(&mut violations);
         let change = details.map(|details| Change::Replace {
             details,
@@ -145,26 +185,19 @@ impl NewPetBody {
     }
 
     fn into_details(self, violations: &mut Violations) -> Option<PetDetails> {
-        let category = match self.category {
-            Field::Absent => None,
-            category => {
-                label(violations, "category", category).map(|(id, name)| Category { id, name })
-            }
-        };
-        let name = violations.required("name", self.name, PetName::new);
-        let photo_urls = photo_urls(violations, self.photo_urls);
-        let tags = tags(violations, self.tags);
-        let status = violations.optional("status", self.status, |status| status.parse());
+        let category = violations.optional("category", self.category);
+        let name = violations.required("name", self.name);
+        let photo_urls = violations.optional("photoUrls", self.photo_urls);
+        let tags = violations.optional("tags", self.tags);
+        let status = violations.optional("status", self.status);
         let details = PetDetails {
             category,
             name: name?,
-            photo_urls,
-            tags,
+            photo_urls: photo_urls.unwrap_or_default().0,
+            tags: tags.unwrap_or_default().0,
             status: status.unwrap_or_default(),
         };
-        if let Err(reason) = details.check_size() {
-            violations.add("body", reason);
-        }
+        violations.check("body", details.check_size());
         Some(details)
     }
 }
@@ -172,62 +205,24 @@ impl NewPetBody {
 impl PatchBody {
     /// Checks the body of `PATCH /pet/{petId}`.
     pub fn into_patch(self, id: PetId) -> Result<PetPatch, Error> {
-        const OTHER_ID: Invalid =
-            Invalid::because("must be the id in the path: it cannot be changed");
         let mut violations = Violations::default();
-        if let Some(given) = self.id {
-            violations.required("id", given, |given| {
-                (PetId::new(given)? == id).then_some(()).ok_or(OTHER_ID)
-            });
+        if violations
+            .patched("id", self.id)
+            .is_some_and(|given| given != id)
+        {
+            violations.add("id", "must be the id in the path: it cannot be changed");
         }
-        let category = self.category.map(|category| {
-            let CategoryPatchBody { id, name } = violations.optional("category", category, Ok)?;
-            Some(CategoryPatch {
-                id: id.map(|id| violations.optional("category.id", id, check_label_id)),
-                name: name.map(|name| violations.optional("category.name", name, Text::new)),
-            })
-        });
-        let name = self.name;
-        let name = name.and_then(|name| violations.required("name", name, PetName::new));
-        let photo_urls = self
-            .photo_urls
-            .map(|urls| photo_urls(&mut violations, urls));
-        let tags = self.tags.map(|given| tags(&mut violations, given));
-        let status = self.status.map(|status| {
-            let status = violations.optional("status", status, |status| status.parse());
-            status.unwrap_or_default()
-        });
+        let category = violations.removable("category", self.category);
+        let name = violations.patched("name", self.name);
+        let photo_urls = violations.removable("photoUrls", self.photo_urls);
+        let tags = violations.removable("tags", self.tags);
+        let status = violations.removable("status", self.status);
         violations.finish(Some(PetPatch {
             name,
             category,
-            photo_urls,
-            tags,
-            status,
+            photo_urls: photo_urls.map(|urls| urls.unwrap_or_default().0),
+            tags: tags.map(|tags| tags.unwrap_or_default().0),
+            status: status.map(Option::unwrap_or_default),
         }))
     }
-}
-
-fn photo_urls(violations: &mut Violations, urls: Field<Array<String, MAX_ITEMS>>) -> Vec<PhotoUrl> {
-    violations.array("photoUrls", urls, check_count, |violations, at, url| {
-        violations.required(at, url, PhotoUrl::new)
-    })
-}
-
-fn tags(violations: &mut Violations, tags: Field<Array<LabelBody, MAX_ITEMS>>) -> Vec<Tag> {
-    violations.array("tags", tags, check_count, |violations, at, tag| {
-        label(violations, &at, tag).map(|(id, name)| Tag { id, name })
-    })
-}
-
-/// Reads the members of a category or tag.
-fn label(
-    violations: &mut Violations,
-    at: &str,
-    label: Field<LabelBody>,
-) -> Option<(Option<i64>, Option<Text>)> {
-    let LabelBody { id, name } = violations.required(at, label, Ok)?;
-    Some((
-        violations.optional(format_args!("{at}.id"), id, check_label_id),
-        violations.optional(format_args!("{at}.name"), name, Text::new),
-    ))
 }

@@ -47,7 +47,7 @@ struct PetPage(Vec<Pet>);
 )]
 pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let name = query.optional(&mut violations, "name", |name| PetName::new(name.into()));
+    let name = query.optional(&mut violations, "name", str::parse::<PetName>);
     let mut statuses = paging::parse_distinct(&mut violations, &query, "status");
     if statuses.is_empty() {
         statuses.extend(Status::ALL);

@@ -191,7 +191,7 @@ async fn update_with_form(
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
     let given = form.and(query);
-    let name = given.optional(&mut violations, "name", |name| PetName::new(name.into()));
+    let name = given.optional(&mut violations, "name", str::parse::<PetName>);
     let status = given.optional(&mut violations, "status", str::parse::<Status>);
     if given
         .all("name")

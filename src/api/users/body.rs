@@ -4,13 +4,13 @@
 
 use std::collections::HashSet;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::SeqAccess};
 use utoipa::ToSchema;
 
 use crate::{
     api::{
         error::Error,
-        fields::{Array, Field, FieldType, Violations},
+        fields::{Field, Input, Object, Violations, read_elements, too_many},
     },
     db::users::NewAccount,
     domain::{
@@ -59,26 +59,26 @@ pub struct UserDetailsBody {
     username: Field<String>,
     /// First name.
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
-    first_name: Field<String>,
+    first_name: Field<Text>,
     /// Last name.
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
-    last_name: Field<String>,
+    last_name: Field<Text>,
     /// Email address.
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
-    email: Field<String>,
+    email: Field<Text>,
     /// Phone number.
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
-    phone: Field<String>,
+    phone: Field<Text>,
     /// Password, prepared as RFC 8265 has it (OpaqueString): in Unicode normalization form C, with a space for other white
     /// space; without control, invisible and unassigned characters. Its length is counted then. Without one, a new account cannot log in, and an existing one keeps its password.
     #[schema(value_type = String, required = false, nullable, format = Password, write_only, min_length = 8, max_length = 128)]
-    password: Field<String>,
+    password: Field<Password>,
     /// Number with a meaning that the operator defines. Ignored unless the caller has the scope `admin`.
     #[schema(value_type = i32, required = false, nullable, minimum = -2_147_483_648, maximum = 2_147_483_647)]
-    user_status: Field<i64>,
+    user_status: Field<i32>,
 }
 
-impl FieldType for UserDetailsBody {}
+impl Object for UserDetailsBody {}
 
 /// Accounts to create.
 #[derive(ToSchema)]
@@ -121,7 +121,7 @@ impl UserDetailsBody {
     }
 
     fn read_new(self, violations: &mut Violations, path: &str) -> Option<NewUser> {
-        if matches!(self.username, Field::Absent) {
+        if matches!(self.username, Field::Null) {
             violations.add(format!("{path}username"), "is required");
         }
         let details = self.read(violations, path, None);
@@ -140,52 +140,60 @@ impl UserDetailsBody {
         path: &str,
         current: Option<&Username>,
     ) -> UserDetails {
-        let mut text = |name: &str, field: Field<String>| {
-            violations.optional(format_args!("{path}{name}"), field, Text::new)
-        };
+        let at = |name: &str| format!("{path}{name}");
         let profile = Profile {
-            first_name: text("firstName", self.first_name),
-            last_name: text("lastName", self.last_name),
-            email: text("email", self.email),
-            phone: text("phone", self.phone),
+            first_name: violations.optional(&at("firstName"), self.first_name),
+            last_name: violations.optional(&at("lastName"), self.last_name),
+            email: violations.optional(&at("email"), self.email),
+            phone: violations.optional(&at("phone"), self.phone),
         };
+        let username = violations.optional(&at("username"), self.username);
+        let username = username.and_then(|name| {
+            let kept = current.filter(|current| current.as_str() == name);
+            let username = kept.map_or_else(|| Username::new(&name), |kept| Ok(kept.clone()));
+            violations.check(&at("username"), username)
+        });
         UserDetails {
-            username: violations.optional(format!("{path}username"), self.username, |name| {
-                let kept = current.filter(|current| current.as_str() == name);
-                kept.map_or_else(|| Username::new(&name), |current| Ok(current.clone()))
-            }),
+            username,
             profile,
-            password: violations.optional(format!("{path}password"), self.password, Password::new),
-            status: violations.optional(format!("{path}userStatus"), self.user_status, |status| {
-                i32::try_from(status).map_err(|_| Invalid::because("must be a 32-bit integer"))
-            }),
+            password: violations.optional(&at("password"), self.password),
+            status: violations.optional(&at("userStatus"), self.user_status),
         }
     }
 }
 
-/// Validates the body of `POST /user/createWithList`.
-pub fn into_new_users(
-    Array(list): Array<UserDetailsBody, { user::MAX_LIST }>,
-) -> Result<Vec<NewUser>, Error> {
-    if list.len() > user::MAX_LIST {
-        return Err(Error::one_violation(
-            "body",
-            "must have at most 1000 elements",
-        ));
+/// Accounts to create. Elements are kept if others are invalid, since their usernames are compared.
+pub struct NewUsersBody(Vec<Field<UserDetailsBody>>);
+
+impl Input for NewUsersBody {
+    fn wrong_type() -> Invalid {
+        Invalid::because("must be an array")
     }
-    let mut violations = Violations::default();
-    let mut names = HashSet::new();
-    let mut users = Vec::with_capacity(list.len());
-    for (index, field) in list.into_iter().enumerate() {
-        let path = format!("[{index}]");
-        let body = violations.required(&path, field, Ok);
-        let new = body.and_then(|body| body.read_new(&mut violations, &format!("{path}.")));
-        if let Some((account, password)) = new {
-            if !names.insert(account.username.folded()) {
-                violations.add(format!("{path}.username"), "must be unique in the list");
+
+    fn from_elements<'de, A: SeqAccess<'de>>(elements: A) -> Result<Field<Self>, A::Error> {
+        let list = read_elements(elements, user::MAX_LIST)?;
+        let list = list.ok_or_else(|| too_many(user::MAX_LIST));
+        Ok(list.map(Self).into())
+    }
+}
+
+impl NewUsersBody {
+    /// Validates the body of `POST /user/createWithList`.
+    pub fn into_new_users(self) -> Result<Vec<NewUser>, Error> {
+        let mut violations = Violations::default();
+        let mut names = HashSet::new();
+        let mut users = Vec::with_capacity(self.0.len());
+        for (index, field) in self.0.into_iter().enumerate() {
+            let path = format!("[{index}]");
+            let body: Option<UserDetailsBody> = violations.required(&path, field);
+            let new = body.and_then(|body| body.read_new(&mut violations, &format!("{path}.")));
+            if let Some((account, password)) = new {
+                if !names.insert(account.username.folded()) {
+                    violations.add(format!("{path}.username"), "must be unique in the list");
+                }
+                users.push((account, password));
             }
-            users.push((account, password));
         }
+        violations.finish(Some(users))
     }
-    violations.finish(Some(users))
 }

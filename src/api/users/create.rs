@@ -5,17 +5,17 @@ use std::slice;
 use axum::{extract::State, http::StatusCode, response::Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::body::{NewUserBody, NewUsers, UserDetailsBody, Users, into_new_users};
+use super::body::{NewUserBody, NewUsers, NewUsersBody, UserDetailsBody, Users};
 use crate::{
     api::{
-        error::Error, extract::Json, fields::Array, operations::BASE,
-        request_context::RequestContext, response, state::AppState,
+        error::Error, extract::Json, operations::BASE, request_context::RequestContext, response,
+        state::AppState,
     },
     auth::password::Passwords,
     db::{self, Connection, Database, users::NewAccount},
     domain::{
         change::Initiator,
-        user::{MAX_LIST, User, Username},
+        user::{User, Username},
     },
 };
 
@@ -82,9 +82,9 @@ pub(super) async fn with_list(
     State(database): State<Database>,
     State(passwords): State<Passwords>,
     initiator: Initiator,
-    Json(list): Json<Array<UserDetailsBody, MAX_LIST>>,
+    Json(list): Json<NewUsersBody>,
 ) -> Result<Response, Error> {
-    let (mut accounts, chosen): (Vec<_>, Vec<_>) = into_new_users(list)?.into_iter().unzip();
+    let (mut accounts, chosen): (Vec<_>, Vec<_>) = list.into_new_users()?.into_iter().unzip();
     refuse_taken(&database, &accounts).await?;
     // Hashed outside of the transaction, which would stay open meanwhile.
     for (account, hash) in accounts.iter_mut().zip(passwords.hash_all(chosen).await?) {

@@ -14,7 +14,7 @@ use std::slice;
 use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
-pub use self::body::{UserDetailsBody, into_new_users};
+pub use self::body::{NewUsersBody, UserDetailsBody};
 use super::{
     error::Error,
     extract::{Json, Path},

@@ -14,7 +14,7 @@ use crate::{
         credentials::credentials,
         error::Error,
         extract::{Form, Json, Query, has_media_type},
-        fields::{Field, FieldType, Violations},
+        fields::{Field, Object, Violations},
         request_context::RequestContext,
         response::{self, ApiResponse},
         state::AppState,
@@ -46,7 +46,7 @@ struct LoginBody {
     password: Field<String>,
 }
 
-impl FieldType for LoginBody {}
+impl Object for LoginBody {}
 
 /// Session token.
 #[derive(ToSchema)]
@@ -85,8 +85,8 @@ impl FromRequest<AppState> for Login {
                 password: parameter("password"),
             }
         };
-        let username = violations.required("username", body.username, Ok);
-        let password = violations.required("password", body.password, Ok);
+        let username = violations.required("username", body.username);
+        let password = violations.required("password", body.password);
         let both = username.zip(password);
         violations.finish(both.map(|(username, password)| Self { username, password }))
     }

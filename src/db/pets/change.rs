@@ -436,12 +436,12 @@ impl<'a> PendingChanges<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::pet::{PetName, PetPatch, Status};
+    use crate::domain::pet::{PetPatch, Status};
 
     #[test]
     fn changes_of_one_pet_see_those_before() {
         let id = |id| PetId::new(id).expect("an id");
-        let details = PetDetails::new(PetName::new("Rex".to_owned()).expect("a name"));
+        let details = PetDetails::new("Rex".parse().expect("a name"));
         let pet = Pet {
             id: id(1),
             version: Version(7),

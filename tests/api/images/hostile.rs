@@ -470,9 +470,10 @@ async fn upload_to_unknown_pet_is_404_without_reading_the_body() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_upload_succeeds_and_stalled_upload_is_408() {
     let app = ImageApp::with(&[
-        ("PET_INVENTORY__SERVER__BODY_TIMEOUT", "1s"),
-        ("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "1s"),
-        ("PET_INVENTORY__IMAGES__UPLOAD_TIMEOUT", "4s"),
+        ("PET_INVENTORY__SERVER__BODY_TIMEOUT", "3s"),
+        // What a busy machine needs for the rest of the upload.
+        ("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "3s"),
+        ("PET_INVENTORY__IMAGES__UPLOAD_TIMEOUT", "8s"),
     ])
     .await;
     let pet = app.pet("Rex").await;
@@ -488,8 +489,8 @@ async fn slow_upload_succeeds_and_stalled_upload_is_408() {
         });
         app.upload(pet, Body::wrap_stream(stream))
     };
-    // Two seconds in total.
-    slowly(Duration::from_millis(200), 10).is(200).await;
+    // Four seconds in total.
+    slowly(Duration::from_millis(400), 10).is(200).await;
     slowly(Duration::from_secs(30), 2).await.problem(408);
     slowly(Duration::from_millis(200), 200).await.problem(408);
     app.wait_for_files(1).await;
