@@ -21,7 +21,7 @@ use futures_util::TryFutureExt;
 pub use self::error::Error;
 use self::{
     credential_cache::{CredentialCache, TTL_OF_ISSUER_TOKENS, TTL_WITH_NOTIFICATIONS},
-    jwks::Issuers,
+    jwks::{Issuers, looks_like_jwt},
     secret::Secret,
 };
 use crate::{
@@ -52,7 +52,8 @@ pub struct Authenticator {
     /// Hashes of keys in other formats: the demo keys and the bootstrap key. Others are rejected without a lookup.
     custom_keys: Arc<HashSet<SecretHash>>,
     cache: CredentialCache,
-    issuers: Issuers,
+    /// `None` if none are configured.
+    issuers: Option<Issuers>,
 }
 
 impl Authenticator {
@@ -61,7 +62,7 @@ impl Authenticator {
     pub fn new(
         database: Database,
         custom_keys: impl IntoIterator<Item = Secret>,
-        issuers: Issuers,
+        issuers: Option<Issuers>,
         clock: Clock,
     ) -> Self {
         let custom_keys: HashSet<_> = custom_keys.into_iter().map(|key| key.hash()).collect();
@@ -101,7 +102,7 @@ impl Authenticator {
     /// Returns the caller of a cached credential, without a lookup. `None` while PostgreSQL is away.
     pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Arc<Caller>> {
         let text = match credentials {
-            Credentials::ApiKey(secret) if !self.issuers.handles(secret) => secret,
+            Credentials::ApiKey(secret) if self.issuers_of(secret).is_none() => secret,
             Credentials::Bearer(token) => token,
             Credentials::ApiKey(_) | Credentials::Both { .. } => return None,
         };
@@ -138,17 +139,22 @@ impl Authenticator {
         Ok(admitted.map_err(db::Error::from)?)
     }
 
+    /// Returns the configured issuers if the token looks like one of theirs.
+    fn issuers_of(&self, token: &str) -> Option<&Issuers> {
+        self.issuers.as_ref().filter(|_| looks_like_jwt(token))
+    }
+
     async fn bearer(&self, token: &str) -> Result<Arc<Caller>, Error> {
-        if !self.issuers.handles(token) {
+        let Some(issuers) = self.issuers_of(token) else {
             return self.caller(token).await;
-        }
+        };
         self.require_database()?;
         #[expect(
             clippy::disallowed_methods,
             reason = "tokens use wall-clock time; the database's clock would cost a round trip"
         )]
         let now = Utc::now();
-        let found = self.issuers.find_caller(&self.database, token, now);
+        let found = issuers.find_caller(&self.database, token, now);
         let hash = secret::sha256(token);
         self.cache
             .get_or_insert_with(&hash, TTL_OF_ISSUER_TOKENS, found.map_ok(Some))

@@ -54,26 +54,21 @@ pub struct Issuers {
 }
 
 impl Issuers {
-    /// Creates the configured issuers. Their keys are fetched when the first token arrives. Fails if the HTTP client
-    /// cannot be built.
-    pub fn new(issuers: Vec<config::Issuer>, clock: Clock) -> Result<Self, String> {
-        let mut sources = Vec::new();
-        if !issuers.is_empty() {
-            let client = fetch::client()?;
-            for (index, issuer) in issuers.into_iter().enumerate() {
-                sources.push(Source::new(issuer, index, client.clone(), clock.clone()));
-            }
+    /// Creates the configured issuers, or `None` if there are none. Their keys are fetched when the first token arrives. Fails if
+    /// the HTTP client cannot be built.
+    pub fn new(issuers: Vec<config::Issuer>, clock: Clock) -> Result<Option<Self>, String> {
+        if issuers.is_empty() {
+            return Ok(None);
         }
-        Ok(Self {
-            sources: sources.into(),
+        let client = fetch::client()?;
+        let sources = issuers.into_iter().enumerate();
+        let sources = sources
+            .map(|(index, issuer)| Source::new(issuer, index, client.clone(), clock.clone()));
+        Ok(Some(Self {
+            sources: sources.collect(),
             plan_updates: Cache::new(10_000),
             clock,
-        })
-    }
-
-    /// Returns true if issuers are configured and the bearer token looks like a JWT.
-    pub fn handles(&self, token: &str) -> bool {
-        !self.sources.is_empty() && looks_like_jwt(token)
+        }))
     }
 
     /// Returns the caller of a token at `now`. A new subject becomes a new caller.

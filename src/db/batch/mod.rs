@@ -11,7 +11,6 @@
 //! - Queue and batch are bounded, and cancelled requests are skipped.
 
 mod collect;
-mod connection;
 
 use std::{
     any::Any,
@@ -24,6 +23,7 @@ use std::{
 };
 
 use metrics::Histogram;
+use sqlx::Connection as _;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Duration, Instant, MissedTickBehavior, interval, timeout_at},
@@ -31,10 +31,10 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
 
-use self::{collect::collect, connection::BatchConnection};
+use self::collect::collect;
 use super::{
-    connect::Connection,
-    deadline::{self, QUERY_TIMEOUT},
+    connect::{Connection, Connector},
+    deadline::{self, QUERY_TIMEOUT, with_timeout},
     error::Error,
     pool::{Pool, Usage},
 };
@@ -314,6 +314,60 @@ async fn serve<B: BatchedStatement>(
         execute_batch(&mut items, &mut connection, &context, &batch_sizes).await;
     }
     connection.close_if_idle_for(Duration::ZERO).await;
+}
+
+/// Connection of a batcher. It is opened on demand, and closed after a failure.
+struct BatchConnection {
+    connector: Connector,
+    idle: Option<IdleConnection>,
+}
+
+struct IdleConnection {
+    connection: Connection,
+    opened_at: Instant,
+    used_at: Instant,
+}
+
+impl BatchConnection {
+    /// Runs `work`, in a transaction if it has several statements. If this future is dropped before its end, the
+    /// connection is closed.
+    async fn run<T>(
+        &mut self,
+        has_several_statements: bool,
+        work: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.connector.breaker.admit()?;
+        let (mut connection, opened_at) = match self.take_usable().await {
+            Some(usable) => usable,
+            None => (self.connector.open().await?, Instant::now()),
+        };
+        let connector = &self.connector;
+        let lock_timeout = connector.lock_timeout;
+        let running = connector.run(&mut connection, has_several_statements, lock_timeout, work);
+        let (result, is_reusable) = running.await;
+        self.idle = is_reusable.then(|| IdleConnection {
+            connection,
+            opened_at,
+            used_at: Instant::now(),
+        });
+        result
+    }
+
+    /// Returns the idle connection and the time it was opened, unless it is known to be lost or does not respond.
+    async fn take_usable(&mut self) -> Option<(Connection, Instant)> {
+        let mut idle = self.idle.take()?;
+        let (age, idle_for) = (idle.opened_at.elapsed(), idle.used_at.elapsed());
+        let breaker = &self.connector.breaker;
+        let is_usable = breaker.is_usable(&mut idle.connection, age, idle_for);
+        is_usable.await.then_some((idle.connection, idle.opened_at))
+    }
+
+    /// Closes the connection if it has been idle for `timeout`.
+    async fn close_if_idle_for(&mut self, timeout: Duration) {
+        if let Some(idle) = self.idle.take_if(|idle| idle.used_at.elapsed() >= timeout) {
+            let _ = with_timeout(idle.connection.close()).await;
+        }
+    }
 }
 
 /// Executes `items` in one statement on the batcher's connection.
