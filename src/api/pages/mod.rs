@@ -24,7 +24,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 30] = modules![
+const MODULES: [(&str, &str); 31] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -54,6 +54,7 @@ const MODULES: [(&str, &str); 30] = modules![
     "widgets/rows.js",
     "widgets/scopes.js",
     "widgets/secret.js",
+    "widgets/tag_field.js",
     "widgets/uploads.js",
 ];
 

@@ -165,10 +165,12 @@ async fn console_changes_a_pet() {
     browser.run("document.activeElement.select()").await;
     browser.press(&format!("Max{ENTER}")).await;
     browser.until_text("h1", "Max").await;
-    browser.enter("#tags", "small, friendly").await;
+    browser
+        .enter("#tags", &format!("small{ENTER}friendly"))
+        .await;
     browser.enter("#category", "Dogs").await;
     browser.enter("#state", &format!("pending{ENTER}")).await;
-    browser.click("#pet-form button").await;
+    browser.click("#pet-form .choices button").await;
     browser.until_text(".title", "pending").await;
     let path = format!("/pet/{id}");
     let stored = app.get(&path).is(200).await.json();
@@ -182,7 +184,7 @@ async fn console_changes_a_pet() {
     for (choice, mine, name) in [(1, "Mine", "Mine"), (2, "Ours", "Theirs")] {
         app.patch(&path, &json!({"name": "Theirs"})).is(200).await;
         browser.enter("#name", mine).await;
-        browser.click("#pet-form button").await;
+        browser.click("#pet-form .choices button").await;
         browser
             .until_text("dialog table", &format!("Name\t{mine}\tTheirs"))
             .await;
@@ -202,6 +204,53 @@ async fn console_changes_a_pet() {
     browser.until_text("h1", "Neo").await;
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[REFUSED]).await;
+}
+
+/// Tags are what they were after each change, but for the one that is added or removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_keeps_other_tags() {
+    let (app, browser, _) = console(&[]).await;
+    let tags = json!([{"id": 7, "name": "a, b"}, {"id": 8}, {"name": "  spaced  "}, {"id": 9, "name": "a"}]);
+    let pet = json!({"name": "Rex", "tags": tags});
+    let id = app.post("/pet", &pet).is(201).await.id();
+    let path = format!("/pet/{id}");
+    let stored = async || app.get(&path).is(200).await.json()["tags"].take();
+    enter(&app, &browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    is_accessible(&browser, "tags").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.enter("#name", &format!("Max{ENTER}")).await;
+    browser.until_text("h1", "Max").await;
+    assert_eq!(stored().await, tags);
+
+    // By keyboard alone.
+    let focused = "return document.activeElement.ariaLabel ?? document.activeElement.id";
+    while browser.run(focused).await != "tags" {
+        browser.press(TAB).await;
+    }
+    browser.press(&format!("new, too{ENTER}")).await;
+    for removed in ["a, b", "  spaced  "] {
+        while browser.run(focused).await != format!("Remove tag {removed}") {
+            browser.press(TAB).await;
+        }
+        browser.press(ENTER).await;
+    }
+    assert_eq!(browser.run(focused).await, "Remove tag a");
+    browser.press(ENTER).await;
+    assert_eq!(browser.run(focused).await, "Remove tag new, too");
+    browser.press(ENTER).await;
+    assert_eq!(browser.run(focused).await, "tags");
+    // What is in the input when the form is saved is a tag.
+    browser.enter("#name", "Moritz").await;
+    browser.enter("#tags", " last ").await;
+    browser.click("#pet-form .choices button").await;
+    browser.until_text("h1", "Moritz").await;
+    assert_eq!(stored().await, json!([{"id": 8}, {"name": "last"}]));
+    browser.click("#tag-list button").await;
+    browser.enter("#name", &format!("Rex{ENTER}")).await;
+    browser.until_text("h1", "Rex").await;
+    assert_eq!(stored().await, json!([{"id": 8}]));
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
