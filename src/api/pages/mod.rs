@@ -24,11 +24,12 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 31] = modules![
+const MODULES: [(&str, &str); 34] = modules![
     "main.js",
     "api.js",
     "dom.js",
     "pictures.js",
+    "wording.js",
     "views/account.js",
     "views/caller.js",
     "views/callers.js",
@@ -40,10 +41,12 @@ const MODULES: [(&str, &str); 31] = modules![
     "views/sign_in.js",
     "views/webhook.js",
     "views/webhooks.js",
+    "widgets/announcement.js",
     "widgets/boxes.js",
     "widgets/change_table.js",
     "widgets/days.js",
     "widgets/dialog.js",
+    "widgets/edits.js",
     "widgets/gallery.js",
     "widgets/grid.js",
     "widgets/inventory.js",

@@ -11,6 +11,8 @@ use crate::{
     console::{ENTER, console, enter, is_accessible, show},
 };
 
+const ESCAPE: &str = "\u{E00C}";
+
 /// Returns the status of a request with this key.
 async fn status(app: &TestApp, key: &str) -> u16 {
     let request = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
@@ -20,6 +22,8 @@ async fn status(app: &TestApp, key: &str) -> u16 {
 /// Returns the secret that is shown once, and closes its dialog.
 async fn secret(browser: &Browser) -> String {
     let secret = browser.text(".secret").await;
+    browser.click("dialog p button").await;
+    browser.until_text("dialog [role=status]", "Copied.").await;
     browser.click("dialog form button").await;
     secret
 }
@@ -44,6 +48,19 @@ async fn console_administers_callers_and_keys() {
 
     browser.click("section summary").await;
     browser.click("#new-key button").await;
+    // A secret is not lost by accident.
+    for choice in [2, 1] {
+        browser.until_text("dialog h2", "The key").await;
+        browser.press(ESCAPE).await;
+        let question = "Close without a copy?";
+        browser.until_text("dialog h2", question).await;
+        if choice == 2 {
+            browser.click("dialog button:nth-child(2)").await;
+        }
+    }
+    is_accessible(&browser, "secret").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.press(ESCAPE).await;
     let first = secret(&browser).await;
     assert_eq!(status(&app, &first).await, 404);
     browser.click("[aria-label^=Rotate]").await;
@@ -160,7 +177,7 @@ async fn console_manages_webhooks() {
     browser.click("summary").await;
     browser.enter("#url", "ftp://example.com/").await;
     browser.click("#new-webhook button").await;
-    browser.until_text(".failure", "Url must be a URL").await;
+    browser.until_text(".failure", "URL must be a URL").await;
     browser.enter("#url", &receiver.url()).await;
     browser.click("[value=order]").await;
     browser.click("#new-webhook button").await;
@@ -202,6 +219,7 @@ async fn console_manages_webhooks() {
     browser.until_text(".title", "disabled").await;
     browser.click("[value=pet]").await;
     browser.click("#webhook-form button").await;
+    browser.until_text("#announcement", "Saved.").await;
     let stored = async || app.get("/admin/webhooks/1").is(200).await.json();
     eventually(async || stored().await["kinds"] == json!(["pet", "order"])).await;
     show(&browser, "webhooks", "Webhooks").await;

@@ -82,12 +82,16 @@ async fn console_is_used_by_keyboard_alone() {
     press_on(&browser, "New key", ENTER).await;
     press_on(&browser, "Create", ENTER).await;
     browser.until_text("dialog", "The key").await;
+    press_on(&browser, "Copy", ENTER).await;
+    browser.until_text("dialog [role=status]", "Copied.").await;
     press_on(&browser, "Done", ENTER).await;
     let keys = format!("/admin/callers/{}/keys", caller[0]["id"]);
     let first = app.get(&keys).is(200).await.ids()[0];
     press_on(&browser, &format!("Rotate key {first}"), ENTER).await;
     press_on(&browser, "Not at all", ENTER).await;
     browser.until_text("dialog", "The new key").await;
+    press_on(&browser, "Copy", ENTER).await;
+    browser.until_text("dialog [role=status]", "Copied.").await;
     press_on(&browser, "Done", ENTER).await;
     let second = app.get(&keys).is(200).await.ids().into_iter().max();
     let second = second.expect("a key");

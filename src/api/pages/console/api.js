@@ -1,5 +1,7 @@
 // The API: sends requests with the credential of this tab, and turns every failure into one that a person can act on.
 
+import { message } from "./wording.js";
+
 const BASE = new URL("api/v3/", document.baseURI);
 const CREDENTIAL = "credential";
 const NO_RESPONSE = "The server did not respond. Check the network, and try again.";
@@ -71,20 +73,18 @@ export async function send(method, path, { body, ifMatch, idempotencyKey, as = c
   }
   if (response.ok) return response;
   const problem = await response.json().catch(() => ({}));
-  throw refused(problem, response.status, response.headers.get("retry-after"), as);
+  throw refused(problem, response.status, response.headers.get("retry-after"), as, body);
 }
 
 /** Returns the failure of a response that is no success. */
-function refused(problem, status, retryAfter, as) {
+function refused(problem, status, retryAfter, as, body) {
   // The scopes may have changed.
   if (status === 403) known = {};
   if (status === 401 && as && as.value === credential()?.value) {
     keep(null);
     window.dispatchEvent(new Event("signed-out"));
   }
-  const fields = (problem.errors ?? []).map(({ field, reason }) => `${field} ${reason}`);
-  const detail = fields.length > 0 ? fields.join("; ") : problem.detail ?? `The server responded with ${status}`;
-  return new Failure(sentence(detail), status, status === 429 ? Number(retryAfter) : 0);
+  return new Failure(message(problem, status, body), status, status === 429 ? Number(retryAfter) : 0);
 }
 
 /** Sends a request, and returns the JSON of its response. */
@@ -266,9 +266,4 @@ export async function readiness() {
   } catch {
     return ["unready", "No response"];
   }
-}
-
-function sentence(text) {
-  const capital = `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
-  return /[.!?]$/.test(capital) ? capital : `${capital}.`;
 }

@@ -38,6 +38,12 @@ const times = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle:
 /** Formats a time in the zone of the browser. */
 export const formatTime = (time) => times.format(new Date(time));
 
+/** Formats a number of bytes: 10 MB is 10 MiB, as people write the sizes of files. */
+export function formatSize(bytes) {
+  const kilobytes = bytes / 1_024;
+  return kilobytes < 1_024 ? `${numbers.format(Math.round(kilobytes))} kB` : `${numbers.format(Math.round(kilobytes / 102.4) / 10)} MB`;
+}
+
 /** Formats a duration in seconds. */
 export function formatDuration(seconds) {
   if (seconds <= 90) return `${seconds} s`;

@@ -13,7 +13,9 @@ import { sessions } from "./views/sessions.js";
 import { signIn } from "./views/sign_in.js";
 import { webhook } from "./views/webhook.js";
 import { webhooks } from "./views/webhooks.js";
-import { problem } from "./widgets/problem.js";
+import { announce } from "./widgets/announcement.js";
+import { hasEdits, mayLoseEdits, watchEdits } from "./widgets/edits.js";
+import { loadProblem, problem } from "./widgets/problem.js";
 
 /**
  * Views by the first part of the fragment: of a list, and of one resource, with the scope that they need. Each returns its content.
@@ -34,6 +36,8 @@ const main = document.getElementById("main");
 const views = document.getElementById("views");
 const signOutButton = document.getElementById("sign-out");
 let shown = new AbortController();
+/** Fragment of the view that is shown. */
+let shownHash = location.hash;
 
 /** Returns the place in the fragment, `#/pets/7?…`: the name of a view, the identifier of a resource, and parameters. */
 function place() {
@@ -44,12 +48,14 @@ function place() {
 
 /**
  * Shows the view of the fragment, or the form to sign in with. The view gets its place, a signal that is aborted when another one is
- * shown, `done` to show it again, and `report` to make changes with.
+ * shown, `done` to show it again, and `report` to make changes with. If it cannot be loaded, that is tried again after a `pause`.
  */
-async function show(notice = "") {
+async function show(notice = "", pause = undefined) {
   shown.abort();
   shown = new AbortController();
+  const focusBefore = document.activeElement;
   for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+  shownHash = location.hash;
   const { signal } = shown;
   const isSignedIn = credential() !== null;
   const { name, id, parameters } = place();
@@ -61,17 +67,21 @@ async function show(notice = "") {
   const done = () => show();
   // The former view can be used no longer.
   main.inert = true;
+  main.ariaBusy = true;
+  const isOutside = !main.contains(focusBefore) && focusBefore !== document.body;
   let content;
   try {
     if (isSignedIn) await showLinks();
-    content = await view({ signal, notice, id, parameters, done, report: reporter(signal) });
+    content = await view({ signal, notice, id, parameters, done, report: reporter(signal, done) });
   } catch (failure) {
-    content = [element("h1", {}, title), problem(failure, done)];
+    content = [element("h1", {}, title), loadProblem(failure, (next) => show("", next), pause)];
   }
   if (signal.aborted) return;
   main.replaceChildren(...content.filter(Boolean));
   main.inert = false;
-  main.focus({ preventScroll: true });
+  main.ariaBusy = null;
+  // What is loaded again by itself leaves the focus where it is.
+  if (!(pause && isOutside)) main.focus({ preventScroll: true });
 }
 
 /** Shows the links to the views that the caller may use. */
@@ -85,25 +95,45 @@ async function showLinks() {
 
 /**
  * Returns a function that makes a change and then calls `done` with its result. If it fails, it says why above the view. The view
- * is inert while the change is made: people click twice.
+ * is inert while the change is made: people click twice. A change that saves a `form` is announced, unless it returns false; before
+ * others that end in `again`, the person is asked about edits, which would be lost.
  */
-function reporter(signal) {
-  return async function report(change, done) {
+function reporter(signal, again) {
+  return async function report(change, done, form) {
     const focused = document.activeElement;
+    if (done === again && !(await mayLoseEdits(form))) return;
+    announce("");
     for (const old of main.querySelectorAll(":scope > .failure")) old.remove();
     main.inert = true;
     try {
       const result = await change();
       if (signal.aborted) return;
       main.inert = false;
+      const isSaved = form && result !== false;
+      if (isSaved) watchEdits(form);
       await done(result);
+      if (isSaved) announce("Saved.");
     } catch (failure) {
       if (signal.aborted) return;
       main.inert = false;
-      main.prepend(problem(failure, () => report(change, done)));
-      focused.focus();
+      main.prepend(problem(failure, () => report(change, done, form)));
     }
+    focusAgain(focused);
   };
+}
+
+/** Gives the focus back to an element that lost it while it was inert, or to the view if the element is gone. */
+function focusAgain(focused) {
+  if (document.activeElement !== document.body) return;
+  focused.focus({ preventScroll: true });
+  if (document.activeElement === document.body) main.focus({ preventScroll: true });
+}
+
+/** Shows the view of the fragment, unless the person keeps edits. */
+async function showPlace() {
+  if (!(await mayLoseEdits())) return history.replaceState(null, "", shownHash);
+  scrollTo(0, 0);
+  show();
 }
 
 async function showReadiness() {
@@ -117,7 +147,8 @@ async function showReadiness() {
 }
 
 views.append(...Object.entries(VIEWS).map(([name, { title }]) => element("a", { href: `#/${name}` }, title)));
-signOutButton.addEventListener("click", () => {
+signOutButton.addEventListener("click", async () => {
+  if (!(await mayLoseEdits())) return;
   signOut();
   show("You are signed out.");
 });
@@ -126,10 +157,8 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
-addEventListener("hashchange", () => {
-  scrollTo(0, 0);
-  show();
-});
+addEventListener("hashchange", showPlace);
+addEventListener("beforeunload", (event) => hasEdits() && event.preventDefault());
 addEventListener("signed-out", () => show("Your key or session is no longer valid. Sign in again."));
 document.addEventListener("visibilitychange", showReadiness);
 setInterval(showReadiness, READINESS_EACH);

@@ -4,6 +4,7 @@ import { json, pages, send } from "../api.js";
 import { element, field, formatTime } from "../dom.js";
 import { days } from "../widgets/days.js";
 import { ask } from "../widgets/dialog.js";
+import { leaveFor, watchEdits } from "../widgets/edits.js";
 import { rows } from "../widgets/rows.js";
 import { scopeBoxes } from "../widgets/scopes.js";
 import { showSecret } from "../widgets/secret.js";
@@ -18,7 +19,7 @@ export async function caller({ id, done, report }) {
   const remove = async () => {
     const question = [element("p", {}, "Its keys and clients are deleted too, and so is the account of a user. Orders are kept.")];
     if (await ask(`Delete ${stored.name}?`, question, { Delete: true, Keep: false })) {
-      await report(() => send("DELETE", path), () => { location.hash = "#/callers"; });
+      await report(() => send("DELETE", path), () => leaveFor("#/callers"));
     }
   };
   return [
@@ -37,18 +38,18 @@ function settings(stored, path, { done, report, remove }) {
   const plan = element("select", { id: "plan" },
     ...PLANS.map((it) => element("option", { selected: it === stored.plan }, it)));
   const [boxes, chosen] = scopeBoxes(stored.scopes);
-  const change = (body) => report(() => json("PATCH", path, { body }), done);
+  const change = (body, form) => report(() => json("PATCH", path, { body }), done, form);
   const submit = (event) => {
     event.preventDefault();
-    change({ plan: plan.value, scopes: chosen() });
+    change({ plan: plan.value, scopes: chosen() }, event.target);
   };
   const toggle = () => change({ disabled: !stored.disabled });
-  return element("form", { id: "caller-form", className: "card", on: { submit } },
+  return watchEdits(element("form", { id: "caller-form", className: "card", on: { submit } },
     field("Plan", plan), boxes,
     element("div", { className: "choices" },
       element("button", {}, "Save"),
       element("button", { id: "toggle", type: "button", className: "plain", on: { click: toggle } }, stored.disabled ? "Enable" : "Disable"),
-      element("button", { id: "delete", type: "button", className: "plain bad", on: { click: remove } }, "Delete")));
+      element("button", { id: "delete", type: "button", className: "plain bad", on: { click: remove } }, "Delete"))));
 }
 
 function keyTable(path, done, report) {

@@ -2,6 +2,7 @@
 
 import { json, pages } from "../api.js";
 import { element, field } from "../dom.js";
+import { leaveFor, watchEdits } from "../widgets/edits.js";
 import { rows } from "../widgets/rows.js";
 import { scopeBoxes } from "../widgets/scopes.js";
 
@@ -43,9 +44,9 @@ function newCaller(report) {
   const submit = (event) => {
     event.preventDefault();
     const body = { name: name.value, plan: plan.value, scopes: chosen() };
-    report(() => json("POST", "admin/callers", { body }), ({ id }) => { location.hash = `#/callers/${id}`; });
+    report(() => json("POST", "admin/callers", { body }), ({ id }) => leaveFor(`#/callers/${id}`), event.target);
   };
   return element("details", { className: "card" }, element("summary", {}, "New caller"),
-    element("form", { id: "new-caller", on: { submit } },
-      field("Name", name), field("Plan", plan), boxes, element("div", { className: "choices" }, element("button", {}, "Create"))));
+    watchEdits(element("form", { id: "new-caller", on: { submit } },
+      field("Name", name), field("Plan", plan), boxes, element("div", { className: "choices" }, element("button", {}, "Create")))));
 }

@@ -3,10 +3,12 @@
 import { changePages, json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
 import { element } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
+import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
+import { leaveFor } from "../widgets/edits.js";
 import { gallery } from "../widgets/gallery.js";
 import { namesOf, petForm } from "../widgets/pet_form.js";
-import { problem } from "../widgets/problem.js";
+import { loadProblem } from "../widgets/problem.js";
 import { uploads } from "../widgets/uploads.js";
 
 const BACK = () => element("p", {}, element("a", { href: "#/pets" }, "← All pets"));
@@ -22,14 +24,18 @@ export async function pet({ id, signal, done, report }) {
   let version = stored;
   const pictures = element("div", {});
 
-  /** Makes a change to a version. After a 412, shows both versions, and makes it to the stored one if the person chooses that. */
+  /**
+   * Makes a change to a version. After a 412, shows both versions, and makes it to the stored one if the person chooses that. Returns
+   * true if it is made.
+   */
   async function change(method, body, etag) {
     try {
       await send(method, path, { body, ifMatch: etag });
+      return true;
     } catch (failure) {
       if (failure.status !== 412) throw failure;
       const theirs = await versioned("GET", path);
-      if (await keepsMine(method, body, theirs.value)) await change(method, body, theirs.etag);
+      return (await keepsMine(method, body, theirs.value)) === true && change(method, body, theirs.etag);
     }
   }
 
@@ -59,15 +65,15 @@ export async function pet({ id, signal, done, report }) {
     report(() => send("DELETE", `${path}/images/${image}`), () => report(showPictures, () => {}));
   }
 
-  function save(mine) {
-    if (Object.keys(mine).length === 0) return done();
-    report(() => change("PATCH", mine, version.etag), done);
+  function save(mine, form) {
+    if (Object.keys(mine).length === 0) return announce("Nothing has changed.");
+    report(() => change("PATCH", mine, version.etag), done, form);
   }
 
   async function removePet() {
     const question = [element("p", {}, `${version.value.name} and its pictures are deleted for good.`)];
     if (!(await ask(`Delete ${version.value.name}?`, question, { Delete: true, Keep: false }))) return;
-    report(() => change("DELETE", undefined, version.etag), () => { location.hash = "#/pets"; });
+    report(() => change("DELETE", undefined, version.etag), (isDeleted) => (isDeleted ? leaveFor("#/pets") : done()));
   }
 
   fill();
@@ -118,17 +124,17 @@ function facts({ category, tags }) {
 function history({ id }) {
   const content = element("section", { id: "history", className: "card", ariaLabel: "History" });
   const title = element("h2", {}, "History");
-  const load = () => changeTable(changePages({ kind: "pet", resource: id })).then(
+  const load = (pause) => changeTable(changePages({ kind: "pet", resource: id })).then(
     (table) => content.replaceChildren(title, table),
-    (failure) => content.replaceChildren(title, problem(failure, load)));
+    (failure) => content.replaceChildren(title, loadProblem(failure, load, pause)));
   load();
   return content;
 }
 
 function newPet(report) {
-  const add = (body) => {
+  const add = (body, form) => {
     const idempotencyKey = newIdempotencyKey();
-    report(() => json("POST", "pet", { body, idempotencyKey }), ({ id }) => { location.hash = `#/pets/${id}`; });
+    report(() => json("POST", "pet", { body, idempotencyKey }), ({ id }) => leaveFor(`#/pets/${id}`), form);
   };
   return [BACK(), element("h1", {}, "New pet"), petForm({}, add)];
 }

@@ -3,6 +3,7 @@
 import { json, pages, send } from "../api.js";
 import { element, formatTime } from "../dom.js";
 import { ask } from "../widgets/dialog.js";
+import { leaveFor, watchEdits } from "../widgets/edits.js";
 import { rows } from "../widgets/rows.js";
 import { webhookFields } from "./webhooks.js";
 
@@ -23,15 +24,15 @@ export async function webhook({ id, done, report }) {
 
 function settings(stored, path, done, report) {
   const [fields, body] = webhookFields(stored);
-  const change = (changes) => report(() => json("PATCH", path, { body: changes }), done);
+  const change = (changes, form) => report(() => json("PATCH", path, { body: changes }), done, form);
   const submit = (event) => {
     event.preventDefault();
-    change(body());
+    change(body(), event.target);
   };
   const remove = async () => {
     const question = [element("p", {}, "Its deliveries are deleted too, also those that wait.")];
     if (await ask(`Delete webhook ${stored.id}?`, question, { Delete: true, Keep: false })) {
-      await report(() => send("DELETE", path), () => { location.hash = "#/webhooks"; });
+      await report(() => send("DELETE", path), () => leaveFor("#/webhooks"));
     }
   };
   const outcome = element("p", { id: "outcome", attributes: { role: "status" } });
@@ -43,14 +44,14 @@ function settings(stored, path, done, report) {
   };
   const button = (text, id, act, more = "") =>
     element("button", { id, type: "button", className: `plain ${more}`, on: { click: act } }, text);
-  return element("form", { id: "webhook-form", className: "card", on: { submit } },
+  return watchEdits(element("form", { id: "webhook-form", className: "card", on: { submit } },
     ...fields,
     element("div", { className: "choices" },
       element("button", {}, "Save"),
       stored.enabled && button("Send a test", "test", test),
       button(stored.enabled ? "Disable" : "Enable", "toggle", () => change({ enabled: !stored.enabled })),
       button("Delete", "delete", remove, "bad")),
-    outcome);
+    outcome));
 }
 
 function deliveryTable(path, done, report) {

@@ -3,6 +3,7 @@
 import { json, pages } from "../api.js";
 import { element, field, formatDuration } from "../dom.js";
 import { choiceBoxes } from "../widgets/boxes.js";
+import { leaveFor, watchEdits } from "../widgets/edits.js";
 import { rows } from "../widgets/rows.js";
 import { showSecret } from "../widgets/secret.js";
 import { KINDS } from "./changes.js";
@@ -42,9 +43,9 @@ function newWebhook(report) {
       const { id, secret } = await json("POST", "admin/webhooks", { body: body() });
       await showSecret("The key of the signatures", secret);
       return id;
-    }, (id) => { location.hash = `#/webhooks/${id}`; });
+    }, (id) => leaveFor(`#/webhooks/${id}`), event.target);
   };
   return element("details", { className: "card" }, element("summary", {}, "New webhook"),
-    element("form", { id: "new-webhook", on: { submit } },
-      ...fields, element("div", { className: "choices" }, element("button", {}, "Create"))));
+    watchEdits(element("form", { id: "new-webhook", on: { submit } },
+      ...fields, element("div", { className: "choices" }, element("button", {}, "Create")))));
 }

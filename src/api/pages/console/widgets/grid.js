@@ -1,7 +1,7 @@
 // Endless grid: loads the next page before its end is reached, and keeps only the pages near the screen in the document.
 
 import { element } from "../dom.js";
-import { problem } from "./problem.js";
+import { loadProblem } from "./problem.js";
 
 /** Distances from the screen at which the next page is loaded, and beyond which a page is emptied. */
 const [LOAD, KEEP] = ["800px", "1600px"];
@@ -39,7 +39,7 @@ export function grid({ next, card, empty, signal }) {
     list.replaceChildren();
   }
 
-  async function more() {
+  async function more(pause) {
     if (isLoading) return;
     isLoading = true;
     try {
@@ -53,7 +53,7 @@ export function grid({ next, card, empty, signal }) {
       nearEnd.unobserve(end);
       nearEnd.observe(end);
     } catch (failure) {
-      if (!signal.aborted) end.replaceChildren(problem(failure, more));
+      if (!signal.aborted) end.replaceChildren(loadProblem(failure, more, pause));
     } finally {
       isLoading = false;
     }

@@ -1,10 +1,11 @@
 // Form with the fields of a pet that people edit.
 
 import { element, field } from "../dom.js";
+import { watchEdits } from "./edits.js";
 import { STATUSES } from "./inventory.js";
 import { tagField } from "./tag_field.js";
 
-/** Returns the form; `submit` gets the fields that were changed. `actions` are further buttons. */
+/** Returns the form; `submit` gets the fields that were changed, and the form. `actions` are further buttons. */
 export function petForm(pet, submit, ...actions) {
   const tagsBefore = pet.tags ?? [];
   const name = element("input", { id: "name", required: true, maxLength: 500, value: pet.name ?? "", autocomplete: "off" });
@@ -26,9 +27,9 @@ export function petForm(pet, submit, ...actions) {
       // Another name is another category, which the number does not belong to.
       ...(text !== (pet.category?.name ?? "") && { category: text ? { id: null, name: text } : null }),
       ...(!isSame(tags, tagsBefore) && { tags }),
-    });
+    }, form);
   });
-  return form;
+  return watchEdits(form);
 }
 
 const isSame = (one, other) => one.length === other.length && one.every((it, place) => it === other[place]);

@@ -1,7 +1,7 @@
 // A long list as a table, one page at a time. On a narrow screen, each row is a block with the names of its cells.
 
 import { element } from "../dom.js";
-import { problem } from "./problem.js";
+import { loadProblem } from "./problem.js";
 
 /**
  * Returns the table of the items that `next` returns, page by page, until it returns null. `columns` are pairs of a title and a
@@ -9,7 +9,7 @@ import { problem } from "./problem.js";
  */
 export async function rows({ name, next, columns, empty }) {
   const body = element("tbody", { role: "rowgroup" });
-  const more = element("button", { className: "plain", hidden: true, on: { click: showMore } }, "Show more");
+  const more = element("button", { className: "plain", hidden: true, on: { click: () => showMore() } }, "Show more");
   const end = element("div", {}, more);
   const table = element("table", { className: "rows", role: "table", ariaLabel: name },
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" },
@@ -30,7 +30,7 @@ export async function rows({ name, next, columns, empty }) {
     if (more.hidden && !body.hasChildNodes()) table.replaceWith(element("p", { className: "quiet" }, empty));
   }
 
-  async function showMore() {
+  async function showMore(pause) {
     // The button to try again calls this, too.
     if (more.disabled) return;
     more.disabled = true;
@@ -38,7 +38,7 @@ export async function rows({ name, next, columns, empty }) {
       await load();
       end.replaceChildren(more);
     } catch (failure) {
-      end.replaceChildren(problem(failure, showMore));
+      end.replaceChildren(loadProblem(failure, showMore, pause));
     } finally {
       more.disabled = false;
     }

@@ -1,0 +1,33 @@
+// Edits of forms that are not saved: people are asked before they lose them.
+
+import { element } from "../dom.js";
+import { ask } from "./dialog.js";
+
+/** States of the forms without edits. */
+const states = new WeakMap();
+
+/** Takes the state of a form as the one without edits, and returns the form. */
+export function watchEdits(form) {
+  states.set(form, stateOf(form));
+  return form;
+}
+
+/** Returns true if a form of the page, other than `except`, has edits. */
+export function hasEdits(except) {
+  return [...document.forms].some((form) => form !== except && states.has(form) && states.get(form) !== stateOf(form));
+}
+
+/** Returns true if there are no edits, other than those of `except`, or the person gives them up. */
+export async function mayLoseEdits(except) {
+  if (!hasEdits(except)) return true;
+  const question = [element("p", {}, "Your changes in the form are not saved.")];
+  return (await ask("Go on without saving?", question, { "Go on": true, "Back to the form": false })) === true;
+}
+
+/** Goes to another view, without a question about edits. */
+export function leaveFor(hash) {
+  for (const form of document.forms) states.delete(form);
+  location.hash = hash;
+}
+
+const stateOf = (form) => JSON.stringify([...form.elements].map(({ checked, value }) => [checked, value]));
