@@ -152,6 +152,34 @@ async fn console_shows_sessions_and_the_record() {
         .await;
     let hash = browser.run("return location.hash").await;
     assert_eq!(hash, "#/changes?kind=pet&resource=1");
+    // New ones are put before the others, and nothing more is offered than there is.
+    app.pet("Ada").await;
+    app.patch("/pet/1", &json!({"name": "Max"})).is(200).await;
+    let first =
+        "document.querySelector('.rows tbody tr.marked')?.innerText.includes('pet 1 changed')";
+    browser.until(first).await;
+    let shown = "return [document.querySelectorAll('.rows tbody tr').length, document.querySelector('.rows + p + div button').hidden]";
+    assert_eq!(browser.run(shown).await, json!([2, true]));
+    is_accessible(&browser, "new-changes").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.enter("#kind", "all").await;
+    browser.enter("#resource", "").await;
+    browser.enter("#actor", &format!("nobody{ENTER}")).await;
+    browser
+        .until_text("main", "No changes in the record.")
+        .await;
+    browser.enter("#actor", &format!("tester{ENTER}")).await;
+    browser.until_text(".rows tbody", "").await;
+    for number in 0..60 {
+        app.pet(&format!("Pet {number}")).await;
+    }
+    show(&browser, "changes?kind=pet", "Changes").await;
+    let rows = "document.querySelectorAll('.rows tbody tr').length";
+    browser.until(&format!("{rows} === 50")).await;
+    browser.click(".rows + p + div button").await;
+    browser.until(&format!("{rows} === 63")).await;
+    let focused = "return [document.activeElement.className, document.querySelector('.rows + p + div button').hidden]";
+    assert_eq!(browser.run(focused).await, json!(["rows", true]));
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[]).await;
 }

@@ -182,8 +182,8 @@ async fn console_changes_a_pet() {
 
     // Somebody else changes it meanwhile: the person chooses.
     for (choice, mine, name) in [(1, "Mine", "Mine"), (2, "Ours", "Theirs")] {
-        app.patch(&path, &json!({"name": "Theirs"})).is(200).await;
         browser.enter("#name", mine).await;
+        app.patch(&path, &json!({"name": "Theirs"})).is(200).await;
         browser.click("#pet-form .choices button").await;
         browser
             .until_text("dialog table", &format!("Name\t{mine}\tTheirs"))
@@ -202,6 +202,71 @@ async fn console_changes_a_pet() {
     show(&browser, "pets/new", "New pet").await;
     browser.enter("#name", &format!("Neo{ENTER}")).await;
     browser.until_text("h1", "Neo").await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[REFUSED]).await;
+}
+
+/// The page of a pet shows what others change, and takes no edits away.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_follows_a_pet() {
+    let (app, browser, _) = console(&[]).await;
+    let id = app.pet("Rex").await;
+    let path = format!("/pet/{id}");
+    enter(&app, &browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    browser.until_text("#history", "Time").await;
+    browser.run("document.querySelector('#name').focus()").await;
+    app.patch(&path, &json!({"name": "Max"})).is(200).await;
+    browser.until_text("h1", "Max").await;
+    let focused = "return [document.activeElement.id, document.activeElement.value]";
+    assert_eq!(browser.run(focused).await, json!(["name", "Max"]));
+
+    browser.enter("#name", "Mine").await;
+    let theirs = json!({"name": "Theirs", "status": "sold"});
+    app.patch(&path, &theirs).is(200).await;
+    browser
+        .until_text("#elsewhere", "Somebody else has changed this pet.")
+        .await;
+    assert_eq!(browser.run(focused).await, json!(["name", "Mine"]));
+    is_accessible(&browser, "elsewhere").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.click("#pet-form .choices button").await;
+    browser
+        .until_text("dialog table", "Name\tMine\tTheirs")
+        .await;
+    browser
+        .until_text("dialog table", "Status\tnot changed\tsold")
+        .await;
+    is_accessible(&browser, "versions").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.click("dialog button").await;
+    browser.until_text("h1", "Mine").await;
+    let stored = app.get(&path).is(200).await.json();
+    assert_eq!(
+        [&stored["name"], &stored["status"]],
+        [&json!("Mine"), &json!("sold")]
+    );
+
+    // The newest change is the first one, and there are no more.
+    let rows =
+        "[...document.querySelectorAll('#history tbody tr')].map(it => it.cells[1].innerText)";
+    let expected = json!([
+        format!("pet {id} changed"),
+        format!("pet {id} changed"),
+        format!("pet {id} changed"),
+        format!("pet {id} created"),
+    ]);
+    browser
+        .until(&format!(
+            "JSON.stringify({rows}) === JSON.stringify({expected})"
+        ))
+        .await;
+    browser
+        .until("document.querySelector('#history .rows ~ div button').hidden")
+        .await;
+    app.delete(&path).is(200).await;
+    browser
+        .until_text("#elsewhere", "This pet has been deleted.")
+        .await;
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[REFUSED]).await;
 }

@@ -5,8 +5,8 @@ import { message } from "./wording.js";
 const BASE = new URL("api/v3/", document.baseURI);
 const CREDENTIAL = "credential";
 const NO_RESPONSE = "The server did not respond. Check the network, and try again.";
-/** Maximum number of pages of changes that are read until one has a match. */
-const MAX_EMPTY = 10;
+/** Number of changes in a page, and maximum number of responses that are read for it. */
+const [CHANGES, MAX_RESPONSES] = [50, 10];
 // In milliseconds.
 const TIMEOUT = 15_000;
 /** Time after which a stream of changes is opened again, which doubles up to the longest one. */
@@ -135,21 +135,23 @@ export function pages(path, signal) {
   return Object.assign(page, { isLast: () => next === null });
 }
 
-/** Returns a function like that of `pages`, for the record of changes with these filters, from the oldest one. */
+/** Returns a function like that of `pages`, for the record of changes with these filters, from the newest one. */
 export function changePages(filters) {
-  let [after, isLast] = [undefined, false];
+  const read = [];
+  let [before, isOver] = [undefined, false];
   const page = async () => {
-    // A page may be empty while more remain.
-    for (let read = 0; !isLast && read < MAX_EMPTY; read += 1) {
-      const query = new URLSearchParams({ ...filters, ...(after !== undefined && { after }) });
+    // A response may have few changes, or none, while more remain. One more than is shown tells whether there are more.
+    for (let responses = 0; !isOver && read.length <= CHANGES && responses < MAX_RESPONSES; responses += 1) {
+      const query = new URLSearchParams([...filters, ["order", "desc"], ["limit", CHANGES + 1]]);
+      if (before !== undefined) query.set("before", before);
       const { changes, next } = await json("GET", `changes?${query}`);
-      isLast = next === after;
-      after = next;
-      if (changes.length > 0) return changes;
+      isOver = next === before;
+      before = next;
+      read.push(...changes);
     }
-    return isLast ? null : [];
+    return read.splice(0, CHANGES);
   };
-  return Object.assign(page, { isLast: () => isLast });
+  return Object.assign(page, { isLast: () => isOver && read.length === 0 });
 }
 
 /** Returns the scopes of the credential of this tab. They are asked for once. */
@@ -160,12 +162,13 @@ export async function scopes() {
 }
 
 /**
- * Follows the record of changes until `signal` is aborted, and calls `changed` for each change. Resumes after interruptions, and after
+ * Follows the record of changes with these filters until `signal` is aborted, and calls `changed` for each change behind the position
+ * `last`, or for each new one. Resumes after interruptions, and after
  * the time in which the tab is hidden; calls `missed` if changes were lost meanwhile. Returns if the caller may not read the record.
  */
-export async function follow({ changed, missed, signal }) {
+export async function follow({ filters = "", last, changed, missed, signal }) {
   const as = credential();
-  let [last, pause] = [undefined, SHORTEST_PAUSE];
+  let pause = SHORTEST_PAUSE;
   while (!signal.aborted) {
     // A browser opens few connections to a host, for all tabs.
     if (document.hidden) await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); });
@@ -173,7 +176,7 @@ export async function follow({ changed, missed, signal }) {
     const opened = Date.now();
     const headers = { accept: "text/event-stream", [as.header]: as.value, ...(last && { "last-event-id": last }) };
     try {
-      const response = await fetch(new URL("changes", BASE), { headers, cache: "no-store", credentials: "omit", signal: attempt.signal });
+      const response = await fetch(new URL(`changes?${filters}`, BASE), { headers, cache: "no-store", credentials: "omit", signal: attempt.signal });
       if ([401, 403].includes(response.status)) return;
       if (response.status === 410) {
         last = undefined;

@@ -1,16 +1,18 @@
 // A pet: its pictures, its fields, which can be changed, and its history; and a new pet.
 
-import { changePages, json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
+import { json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
 import { element } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
-import { leaveFor } from "../widgets/edits.js";
+import { hasEdits, leaveFor, mayLoseEdits } from "../widgets/edits.js";
 import { gallery } from "../widgets/gallery.js";
 import { namesOf, petForm } from "../widgets/pet_form.js";
 import { loadProblem } from "../widgets/problem.js";
 import { uploads } from "../widgets/uploads.js";
 
+/** Time over which changes by others are collected, and time until they are read again after a failure, in milliseconds. */
+const [COLLECT, AGAIN] = [300, 5_000];
 const BACK = () => element("p", {}, element("a", { href: "#/pets" }, "← All pets"));
 
 export async function pet({ id, signal, done, report }) {
@@ -22,20 +24,21 @@ export async function pet({ id, signal, done, report }) {
   let [stored, images] = await load();
   // The form changes the version that it shows, also after the pictures have changed.
   let version = stored;
-  const pictures = element("div", {});
+  const [title, pictures, fields] = [element("div", { className: "title" }), element("div", { tabIndex: -1 }), element("div", {})];
+  const notice = element("p", { id: "elsewhere", className: "notice", attributes: { role: "status" } });
 
   /**
    * Makes a change to a version. After a 412, shows both versions, and makes it to the stored one if the person chooses that. Returns
    * true if it is made.
    */
-  async function change(method, body, etag) {
+  async function change(method, body, base) {
     try {
-      await send(method, path, { body, ifMatch: etag });
+      await send(method, path, { body, ifMatch: base.etag });
       return true;
     } catch (failure) {
       if (failure.status !== 412) throw failure;
       const theirs = await versioned("GET", path);
-      return (await keepsMine(method, body, theirs.value)) === true && change(method, body, theirs.etag);
+      return (await keepsMine(method, body, base.value, theirs.value)) === true && change(method, body, theirs);
     }
   }
 
@@ -48,15 +51,52 @@ export async function pet({ id, signal, done, report }) {
   }
 
   function fill() {
+    const focused = [...pictures.querySelectorAll("button")].indexOf(document.activeElement);
     pictures.replaceChildren(...gallery(stored.value, images, canWrite ? { move, remove } : {}));
+    if (focused >= 0) (pictures.querySelectorAll("button")[focused] ?? pictures).focus({ preventScroll: true });
+    if (focused >= 0 && document.activeElement === document.body) pictures.focus({ preventScroll: true });
   }
+
+  /** Shows the fields that are stored. */
+  function showFields() {
+    version = stored;
+    const { value } = version;
+    const focused = fields.contains(document.activeElement) && document.activeElement.id;
+    title.replaceChildren(element("h1", {}, value.name),
+      ...[granted.includes("read:orders") && element("a", { href: `#/orders?pet=${value.id}` }, "Orders")].filter(Boolean),
+      element("span", { className: `state ${value.status}` }, value.status));
+    fields.replaceChildren(canWrite
+      ? petForm(value, save,
+        element("button", { id: "delete", type: "button", className: "plain bad", on: { click: removePet } }, "Delete"))
+      : facts(value));
+    if (focused !== false) document.getElementById(focused || "name")?.focus({ preventScroll: true });
+  }
+
+  /** Shows what others have changed, or says so if that would take edits away. */
+  async function refresh() {
+    const theirs = await versioned("GET", path).catch((failure) => {
+      if (failure.status !== 404) throw failure;
+    });
+    if (signal.aborted) return;
+    if (theirs === undefined) return notice.replaceChildren("This pet has been deleted.");
+    if (theirs.etag === stored.etag) return;
+    await showPictures();
+    if (signal.aborted || version === stored) return;
+    if (hasEdits()) return notice.replaceChildren("Somebody else has changed this pet. Your changes are still in the form. ", takeTheirs);
+    notice.replaceChildren();
+    showFields();
+  }
+
+  const takeTheirs = element("button", { className: "plain", type: "button", on: { click: async () => {
+    if (await mayLoseEdits()) done();
+  } } }, "Show the stored version");
 
   function move(one, other, index) {
     const urls = stored.value.photoUrls;
     const photoUrls = urls.with(one, urls[other]).with(other, urls[one]);
     const focus = () => pictures.querySelector(`li:nth-child(${index + 1}) button:enabled[title]`)?.focus();
     // If only the second fails, the first is not repeated.
-    report(() => change("PATCH", { photoUrls }, stored.etag), () => report(showPictures, focus));
+    report(() => change("PATCH", { photoUrls }, stored), () => report(showPictures, focus));
   }
 
   async function remove(image, name) {
@@ -67,50 +107,74 @@ export async function pet({ id, signal, done, report }) {
 
   function save(mine, form) {
     if (Object.keys(mine).length === 0) return announce("Nothing has changed.");
-    report(() => change("PATCH", mine, version.etag), done, form);
+    report(() => change("PATCH", mine, version), done, form);
   }
 
   async function removePet() {
     const question = [element("p", {}, `${version.value.name} and its pictures are deleted for good.`)];
     if (!(await ask(`Delete ${version.value.name}?`, question, { Delete: true, Keep: false }))) return;
-    report(() => change("DELETE", undefined, version.etag), (isDeleted) => (isDeleted ? leaveFor("#/pets") : done()));
+    report(() => change("DELETE", undefined, version), (isDeleted) => (isDeleted ? leaveFor("#/pets") : done()));
   }
 
   fill();
-  const { value } = version;
+  showFields();
+  const changed = collected(refresh, signal);
   return [
-    BACK(),
-    element("div", { className: "title" },
-      element("h1", {}, value.name),
-      granted.includes("read:orders") && element("a", { href: `#/orders?pet=${value.id}` }, "Orders"),
-      element("span", { className: `state ${value.status}` }, value.status)),
+    BACK(), notice, title,
     element("div", { className: "columns" },
       element("section", { className: "card", ariaLabel: "Pictures" }, pictures,
-        canWrite && uploads(value.id, showPictures, signal)),
-      canWrite
-        ? petForm(value, save,
-          element("button", { id: "delete", type: "button", className: "plain bad", on: { click: removePet } }, "Delete"))
-        : facts(value)),
-    granted.includes("read:changes") && history(value),
+        canWrite && uploads(stored.value.id, showPictures, signal)),
+      fields),
+    granted.includes("read:changes") && history(stored.value, { signal, changed, missed: changed }),
   ];
+}
+
+/** Returns a function that calls `refresh` soon, once for several calls, and again after it fails. */
+function collected(refresh, signal) {
+  const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
+  let [isChanged, isWaiting] = [false, false];
+  return async () => {
+    isChanged = true;
+    if (isWaiting) return;
+    isWaiting = true;
+    while (isChanged && !signal.aborted) {
+      await wait(COLLECT);
+      // A change that is made here shows its outcome itself.
+      if (document.getElementById("main").inert) continue;
+      isChanged = false;
+      const failure = await refresh().then(() => null, (it) => it);
+      if (failure === null) continue;
+      isChanged = true;
+      await wait(failure.retryAfter * 1_000 || AGAIN);
+    }
+    isWaiting = false;
+  };
 }
 
 const hasSameFields = (one, other) =>
   JSON.stringify({ ...one, photoUrls: null }) === JSON.stringify({ ...other, photoUrls: null });
 
-/** Asks whether a change is made although somebody else has changed the pet, and shows where the versions differ. */
-function keepsMine(method, mine, theirs) {
+/**
+ * Asks whether a change of `before` is made although somebody else has changed the pet, and shows what either has changed. Fields that
+ * are not in `mine` stay as they are stored.
+ */
+function keepsMine(method, mine, before, theirs) {
+  const isSame = (field) => JSON.stringify(before[field]) === JSON.stringify(theirs[field]);
   const rows = [
     ["Name", "name", (name) => name],
     ["Status", "status", (status) => status],
     ["Category", "category", (category) => category?.name ?? "–"],
     ["Tags", "tags", (tags) => namesOf(tags) || "–"],
-    ["Pictures", "photoUrls", (urls) => `${urls.length} in another order`],
-  ].filter(([, field]) => method === "DELETE" || field in mine);
+    ["Pictures", "photoUrls", (urls) => (urls.length === before.photoUrls.length ? "in another order" : String(urls.length))],
+  ].filter(([, field]) => method === "DELETE" || field in mine || !isSame(field));
+  const own = (field, text) => {
+    if (method === "DELETE") return "deleted";
+    return field in mine ? text(mine[field]) : "not changed";
+  };
   const table = element("table", {},
     element("thead", {}, element("tr", {}, element("td", {}), element("th", {}, "Yours"), element("th", {}, "Stored"))),
     element("tbody", {}, ...rows.map(([name, field, text]) => element("tr", {}, element("th", { scope: "row" }, name),
-      element("td", {}, method === "DELETE" ? "deleted" : text(mine[field])), element("td", {}, text(theirs[field]))))));
+      element("td", {}, own(field, text)), element("td", {}, isSame(field) ? "not changed" : text(theirs[field]))))));
   return ask("Somebody else has changed this pet", [table], { "Save mine": true, "Keep the stored version": false });
 }
 
@@ -121,10 +185,10 @@ function facts({ category, tags }) {
 }
 
 /** Returns the history of a pet, which comes when it is there. */
-function history({ id }) {
+function history({ id }, following) {
   const content = element("section", { id: "history", className: "card", ariaLabel: "History" });
   const title = element("h2", {}, "History");
-  const load = (pause) => changeTable(changePages({ kind: "pet", resource: id })).then(
+  const load = (pause) => changeTable(new URLSearchParams({ kind: "pet", resource: id }), following).then(
     (table) => content.replaceChildren(title, table),
     (failure) => content.replaceChildren(title, loadProblem(failure, load, pause)));
   load();

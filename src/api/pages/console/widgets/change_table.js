@@ -1,12 +1,28 @@
-// Changes as a table: when, what and by whom.
+// Changes as a table, which new ones are added to: when, what and by whom.
 
+import { changePages, follow } from "../api.js";
 import { element, formatTime } from "../dom.js";
 import { rows } from "./rows.js";
 
-export function changeTable(next) {
+/**
+ * Returns the table of the changes with these filters. It follows the record until `signal` is aborted: calls `changed` for each new
+ * change, and `missed` if some were lost.
+ */
+export function changeTable(filters, { signal, changed = () => {}, missed }) {
+  const loaded = ([newest], put) => follow({
+    filters,
+    last: newest?.position,
+    changed: (change) => {
+      put(change);
+      changed(change);
+    },
+    missed,
+    signal,
+  });
   return rows({
     name: "Changes",
-    next,
+    next: changePages(filters),
+    loaded,
     empty: "No changes in the record.",
     columns: [
       ["Time", ({ at }) => formatTime(at)],

@@ -3,20 +3,26 @@
 import { element } from "../dom.js";
 import { loadProblem } from "./problem.js";
 
+/** Time for which a new row is marked, in milliseconds. */
+const MARKED = 4_000;
+
 /**
  * Returns the table of the items that `next` returns, page by page, until it returns null. `columns` are pairs of a title and a
- * function that returns the content of a cell; `empty` is the text of an empty list.
+ * function that returns the content of a cell; `empty` is the text of an empty list. `loaded` gets the first page, and a function that
+ * puts a new item before the others, and marks it for a moment.
  */
-export async function rows({ name, next, columns, empty }) {
+export async function rows({ name, next, columns, empty, loaded = () => {} }) {
   const body = element("tbody", { role: "rowgroup" });
   const more = element("button", { className: "plain", hidden: true, on: { click: () => showMore() } }, "Show more");
   const end = element("div", {}, more);
-  const table = element("table", { className: "rows", role: "table", ariaLabel: name },
+  const table = element("table", { className: "rows", role: "table", ariaLabel: name, tabIndex: -1 },
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" },
       ...columns.map(([title]) => (title
         ? element("th", { role: "columnheader", scope: "col" }, title)
         : element("td", { role: "cell" }))))),
     body);
+  const none = element("p", { className: "quiet" }, empty);
+  let isLoading = false;
 
   function row(item) {
     return element("tr", { role: "row" }, ...columns.map(([title, cell]) =>
@@ -24,27 +30,41 @@ export async function rows({ name, next, columns, empty }) {
   }
 
   async function load() {
-    const items = await next();
-    body.append(...(items ?? []).map(row));
-    more.hidden = items === null || next.isLast();
-    if (more.hidden && !body.hasChildNodes()) table.replaceWith(element("p", { className: "quiet" }, empty));
+    const items = await next() ?? [];
+    body.append(...items.map(row));
+    more.hidden = next.isLast();
+    none.hidden = !more.hidden || body.hasChildNodes();
+    table.hidden = !none.hidden;
+    return items;
   }
 
   async function showMore(pause) {
     // The button to try again calls this, too.
-    if (more.disabled) return;
-    more.disabled = true;
+    if (isLoading) return;
+    isLoading = true;
+    const hadFocus = end.contains(document.activeElement);
+    let shown = more;
     try {
       await load();
-      end.replaceChildren(more);
     } catch (failure) {
-      end.replaceChildren(loadProblem(failure, showMore, pause));
-    } finally {
-      more.disabled = false;
+      shown = loadProblem(failure, showMore, pause);
     }
+    isLoading = false;
+    end.replaceChildren(shown);
+    if (!hadFocus || (document.activeElement !== document.body && document.activeElement !== more)) return;
+    (more.hidden ? table : end.querySelector("button") ?? table).focus({ preventScroll: true });
   }
 
-  const content = element("div", {}, table, end);
-  await load();
+  function put(item) {
+    const made = row(item);
+    made.classList.add("marked");
+    setTimeout(() => made.classList.remove("marked"), MARKED);
+    body.prepend(made);
+    none.hidden = true;
+    table.hidden = false;
+  }
+
+  const content = element("div", {}, table, none, end);
+  loaded(await load(), put);
   return content;
 }
