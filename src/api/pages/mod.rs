@@ -24,7 +24,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 34] = modules![
+const MODULES: [(&str, &str); 35] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -51,6 +51,7 @@ const MODULES: [(&str, &str); 34] = modules![
     "widgets/grid.js",
     "widgets/inventory.js",
     "widgets/limit.js",
+    "widgets/overlap.js",
     "widgets/pet_card.js",
     "widgets/pet_form.js",
     "widgets/problem.js",

@@ -226,6 +226,28 @@ async fn console_manages_webhooks() {
         .until_text("#outcome", "Accepted with status 204")
         .await;
     assert_eq!(receiver.accepted(), ["test "]);
+    // So are the attempts, the accepted ones too.
+    let attempts = "[...document.querySelectorAll('#attempts tbody tr')].map(it => [it.cells[1].innerText, it.cells[2].innerText])";
+    let expected = json!([
+        ["test", "accepted with status 204"],
+        ["test", "the response has status 503 Service Unavailable"],
+    ]);
+    browser
+        .until(&format!(
+            "JSON.stringify({attempts}) === JSON.stringify({expected})"
+        ))
+        .await;
+    is_accessible(&browser, "attempts").await;
+    browser.set_viewport(1280, 800, "light").await;
+    // A new secret is shown once.
+    browser.click("#rotate").await;
+    browser.click("dialog button:nth-child(2)").await;
+    let rotated = self::secret(&browser).await;
+    assert!(
+        rotated.starts_with("whsec_") && rotated != secret,
+        "{rotated}"
+    );
+    browser.until("!document.querySelector('dialog')").await;
     // A delivery fails, is shown with its reason, and is sent again.
     app.post("/pet", &json!({"id": 900, "name": "Rex"}))
         .is(201)
@@ -240,8 +262,22 @@ async fn console_manages_webhooks() {
     browser.click("#toggle").await;
     let row = "document.querySelector('.rows')?.innerText.includes('503')";
     browser.until(row).await;
-    browser.click("[aria-label$=again]").await;
+    is_accessible(&browser, "deliveries").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.click("[aria-label^='Send again']").await;
     eventually(async || receiver.accepted().len() == 2).await;
+    // Or all that wait.
+    app.post("/pet", &json!({"id": 901, "name": "Ada"}))
+        .is(201)
+        .await;
+    app.post("/store/order", &json!({"petId": 901}))
+        .is(201)
+        .await;
+    eventually(delivery).await;
+    show(&browser, "webhooks", "Webhooks").await;
+    show(&browser, "webhooks/1", "Webhook 1").await;
+    browser.click("#retry-all").await;
+    eventually(async || receiver.accepted().len() == 3).await;
 
     browser.click("#toggle").await;
     browser.until_text(".title", "disabled").await;

@@ -5,13 +5,14 @@ import { element, field, formatTime } from "../dom.js";
 import { days } from "../widgets/days.js";
 import { ask } from "../widgets/dialog.js";
 import { leaveFor, watchEdits } from "../widgets/edits.js";
+import { askOverlap } from "../widgets/overlap.js";
 import { rows } from "../widgets/rows.js";
 import { scopeBoxes } from "../widgets/scopes.js";
 import { showSecret } from "../widgets/secret.js";
 import { PLANS } from "./callers.js";
 
 const PAGE = 50;
-const HOUR = 3_600;
+const DAY = 86_400;
 
 export async function caller({ id, done, report }) {
   const path = `admin/callers/${encodeURIComponent(id)}`;
@@ -59,8 +60,7 @@ function keyTable(path, done, report) {
     if (await ask(`Revoke ${hint}…?`, question, { Revoke: true, Keep: false })) await report(() => send("DELETE", `admin/keys/${id}`), done);
   };
   const rotate = async ({ id, hint }) => {
-    const overlap = await ask(`Rotate ${hint}…?`, [element("p", {}, "A new key replaces it. How long does the old one stay valid?")],
-      { "1 day": 24 * HOUR, "1 hour": HOUR, "Not at all": 0 });
+    const overlap = await askOverlap(`Rotate ${hint}…?`, "A new key replaces it. How long does the old one stay valid?");
     if (overlap === undefined) return;
     await report(async () => {
       const { key } = await json("POST", `admin/keys/${id}/rotate`, { body: { overlap } });
@@ -92,7 +92,7 @@ function newKey(stored, path, done, report) {
   const lifetime = element("input", { id: "lifetime", type: "number", min: 1, max: 3_650 });
   const submit = (event) => {
     event.preventDefault();
-    const expiresIn = lifetime.value ? Number(lifetime.value) * 24 * HOUR : undefined;
+    const expiresIn = lifetime.value ? Number(lifetime.value) * DAY : undefined;
     report(async () => {
       const { key } = await json("POST", `${path}/keys`, { body: { scopes: chosen(), expiresIn } });
       await showSecret("The key", key);

@@ -1,28 +1,36 @@
-// A webhook: its settings, and the deliveries that have failed.
+// A webhook: its settings, the deliveries that have failed, and the last attempts.
 
 import { json, pages, send } from "../api.js";
-import { element, formatTime } from "../dom.js";
+import { element, formatNumber, formatTime } from "../dom.js";
 import { ask } from "../widgets/dialog.js";
 import { leaveFor, watchEdits } from "../widgets/edits.js";
+import { askOverlap } from "../widgets/overlap.js";
 import { rows } from "../widgets/rows.js";
+import { showSecret } from "../widgets/secret.js";
 import { webhookFields } from "./webhooks.js";
 
 const PAGE = 50;
+/** Maximum number of characters of a response that are shown. */
+const RESPONSE = 200;
 
 export async function webhook({ id, done, report }) {
   const path = `admin/webhooks/${encodeURIComponent(id)}`;
   const stored = await json("GET", path);
+  const attempts = element("div", { id: "attempts" });
+  const showAttempts = async () => attempts.replaceChildren(await attemptTable(path));
+  await showAttempts();
   return [
     element("p", {}, element("a", { href: "#/webhooks" }, "← All webhooks")),
     element("div", { className: "title" },
       element("h1", {}, `Webhook ${stored.id}`), !stored.enabled && element("strong", { className: "problem" }, "disabled")),
-    settings(stored, path, done, report),
+    settings(stored, path, { done, report, showAttempts }),
     element("section", { className: "card", ariaLabel: "Deliveries" }, element("h2", {}, "Deliveries that have failed or wait"),
-      await deliveryTable(path, done, report)),
+      await deliveryTable(path, done, report), stored.enabled && stored.waiting + stored.parked > 0 && retryAll(path, done, report)),
+    element("section", { className: "card", ariaLabel: "Attempts" }, element("h2", {}, "Last attempts"), attempts),
   ];
 }
 
-function settings(stored, path, done, report) {
+function settings(stored, path, { done, report, showAttempts }) {
   const [fields, body] = webhookFields(stored);
   const change = (changes, form) => report(() => json("PATCH", path, { body: changes }), done, form);
   const submit = (event) => {
@@ -39,8 +47,19 @@ function settings(stored, path, done, report) {
   const test = () => {
     outcome.textContent = "";
     report(() => json("POST", `${path}/test`), ({ status, error, durationSeconds }) => {
-      outcome.textContent = error ? `Not accepted: ${error}.` : `Accepted with status ${status} after ${durationSeconds} s.`;
+      const time = `after ${formatNumber(durationSeconds)} s`;
+      outcome.textContent = error ? `Not accepted: ${error}, ${time}.` : `Accepted with status ${status} ${time}.`;
+      return showAttempts();
     });
+  };
+  const rotate = async () => {
+    const overlap = await askOverlap(`Rotate the key of the signatures of webhook ${stored.id}?`,
+      "A new key replaces it. How long are requests signed with the old one, too?");
+    if (overlap === undefined) return;
+    await report(async () => {
+      const { secret } = await json("POST", `${path}/rotate`, { body: { overlap } });
+      await showSecret("The new key of the signatures", secret);
+    }, done);
   };
   const button = (text, id, act, more = "") =>
     element("button", { id, type: "button", className: `plain ${more}`, on: { click: act } }, text);
@@ -49,6 +68,7 @@ function settings(stored, path, done, report) {
     element("div", { className: "choices" },
       element("button", {}, "Save"),
       stored.enabled && button("Send a test", "test", test),
+      button("Rotate the key", "rotate", rotate),
       button(stored.enabled ? "Disable" : "Enable", "toggle", () => change({ enabled: !stored.enabled })),
       button("Delete", "delete", remove, "bad")),
     outcome));
@@ -67,7 +87,29 @@ function deliveryTable(path, done, report) {
       ["Next", ({ nextAt, parkedAt }) => (nextAt ? formatTime(nextAt) : `given up ${formatTime(parkedAt)}`)],
       ["Reason", ({ lastError }) => lastError ?? "waits for the one before it"],
       ["", ({ position }) =>
-        element("button", { className: "plain", ariaLabel: `Send ${position} again`, on: { click: () => retry(position) } }, "Send again")],
+        element("button", { className: "plain", ariaLabel: `Send again: position ${position}`, on: { click: () => retry(position) } }, "Send again")],
     ],
   });
 }
+
+function retryAll(path, done, report) {
+  const retry = () => report(() => send("POST", `${path}/deliveries/retry`), done);
+  return element("button", { id: "retry-all", className: "plain", on: { click: retry } }, "Send all again");
+}
+
+function attemptTable(path) {
+  return rows({
+    name: "Attempts",
+    next: pages(`${path}/attempts`),
+    empty: "None yet.",
+    columns: [
+      ["Time", ({ at }) => formatTime(at)],
+      ["Position", ({ position }) => (position === undefined ? "test" : String(position))],
+      ["Outcome", ({ status, error }) => (error ? element("span", { className: "problem" }, error) : `accepted with status ${status}`)],
+      ["Duration", ({ durationSeconds }) => `${formatNumber(durationSeconds)} s`],
+      ["Response", ({ response }) => (response ? element("code", {}, beginning(response)) : "–")],
+    ],
+  });
+}
+
+const beginning = (text) => (text.length > RESPONSE ? `${text.slice(0, RESPONSE)}…` : text);
