@@ -47,17 +47,14 @@ async fn console_administers_callers_and_keys() {
     browser.until_text("h1", "acme").await;
 
     browser.click("section summary").await;
+    browser.enter("#key-name", "till 3").await;
     browser.click("#new-key button").await;
     // A secret is not lost by accident.
-    for choice in [2, 1] {
-        browser.until_text("dialog h2", "The key").await;
-        browser.press(ESCAPE).await;
-        let question = "Close without a copy?";
-        browser.until_text("dialog h2", question).await;
-        if choice == 2 {
-            browser.click("dialog button:nth-child(2)").await;
-        }
-    }
+    browser.until_text("dialog h2", "The key").await;
+    browser.press(ESCAPE).await;
+    browser
+        .until_text("dialog h2", "Close without a copy?")
+        .await;
     is_accessible(&browser, "secret").await;
     browser.set_viewport(1280, 800, "light").await;
     browser.press(ESCAPE).await;
@@ -92,6 +89,25 @@ async fn console_administers_callers_and_keys() {
     browser.click("dialog button").await;
     until_keys(&browser, "revoked").await;
     eventually(async || status(&app, &second).await == 401).await;
+
+    // Clients, too.
+    browser
+        .until("document.querySelector('.rows').innerText.includes('till 3')")
+        .await;
+    browser.click("[aria-label=Clients] summary").await;
+    browser.click("#new-client [value='read:orders']").await;
+    browser.click("#new-client button").await;
+    let client = secret(&browser).await;
+    assert!(client.starts_with("pcs_"), "{client}");
+    let clients = "document.querySelector('[aria-label=Clients] .rows').innerText";
+    browser.until(&format!("{clients}.includes('pic_')")).await;
+    is_accessible(&browser, "clients").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.click("[aria-label^='Revoke client']").await;
+    browser.click("dialog button").await;
+    browser
+        .until(&format!("{clients}.includes('revoked')"))
+        .await;
 
     // Secrets are nowhere after their dialogs.
     let page = browser
@@ -184,6 +200,14 @@ async fn console_shows_sessions_and_the_record() {
     browser.is_clean(&origin, &[]).await;
 }
 
+/// Places an order for a new pet.
+async fn place_order(app: &TestApp, pet: u64) {
+    let new = json!({"id": pet, "name": "Rex"});
+    app.post("/pet", &new).is(201).await;
+    let order = json!({"petId": pet});
+    app.post("/store/order", &order).is(201).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn console_manages_webhooks() {
     let allow_private = ("PET_INVENTORY__WEBHOOKS__ALLOW_PRIVATE", "true");
@@ -249,12 +273,7 @@ async fn console_manages_webhooks() {
     );
     browser.until("!document.querySelector('dialog')").await;
     // A delivery fails, is shown with its reason, and is sent again.
-    app.post("/pet", &json!({"id": 900, "name": "Rex"}))
-        .is(201)
-        .await;
-    app.post("/store/order", &json!({"petId": 900}))
-        .is(201)
-        .await;
+    place_order(&app, 900).await;
     let delivery = async || app.get("/admin/webhooks/1").is(200).await.json()["waiting"] == 1;
     eventually(delivery).await;
     browser.click("#toggle").await;
@@ -262,17 +281,15 @@ async fn console_manages_webhooks() {
     browser.click("#toggle").await;
     let row = "document.querySelector('.rows')?.innerText.includes('503')";
     browser.until(row).await;
+    browser
+        .until("!document.querySelector('.title strong') && !main.inert")
+        .await;
     is_accessible(&browser, "deliveries").await;
     browser.set_viewport(1280, 800, "light").await;
     browser.click("[aria-label^='Send again']").await;
     eventually(async || receiver.accepted().len() == 2).await;
     // Or all that wait.
-    app.post("/pet", &json!({"id": 901, "name": "Ada"}))
-        .is(201)
-        .await;
-    app.post("/store/order", &json!({"petId": 901}))
-        .is(201)
-        .await;
+    place_order(&app, 901).await;
     eventually(delivery).await;
     show(&browser, "webhooks", "Webhooks").await;
     show(&browser, "webhooks/1", "Webhook 1").await;

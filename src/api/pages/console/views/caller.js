@@ -1,4 +1,4 @@
-// A caller: its plan and scopes, its keys, and its requests by day.
+// A caller: its plan and scopes, its keys and clients, and its requests by day.
 
 import { json, pages, send } from "../api.js";
 import { element, field, formatTime } from "../dom.js";
@@ -32,6 +32,8 @@ export async function caller({ id, done, report }) {
       element("section", { className: "card", ariaLabel: "Requests" }, element("h2", {}, "Requests by day"), days(usage))),
     element("section", { className: "card", ariaLabel: "Keys" }, element("h2", {}, "Keys"),
       await keyTable(path, done, report), newKey(stored, path, done, report)),
+    element("section", { className: "card", ariaLabel: "Clients" }, element("h2", {}, "OAuth clients"),
+      await clientTable(path, done, report), newClient(stored, path, done, report)),
   ];
 }
 
@@ -53,8 +55,20 @@ function settings(stored, path, { done, report, remove }) {
       element("button", { id: "delete", type: "button", className: "plain bad", on: { click: remove } }, "Delete"))));
 }
 
+const isOver = ({ revokedAt, expiresAt }) => revokedAt || (expiresAt && new Date(expiresAt) <= new Date());
+
+/** Columns that keys and clients have. */
+const COLUMNS = [
+  ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
+  ["Created", ({ createdAt }) => formatTime(createdAt)],
+  ["Last use", ({ lastUsedAt }) => (lastUsedAt ? formatTime(lastUsedAt) : "never")],
+  ["Valid", ({ revokedAt, expiresAt }) => {
+    if (revokedAt) return `revoked ${formatTime(revokedAt)}`;
+    return expiresAt ? `until ${formatTime(expiresAt)}` : "without end";
+  }],
+];
+
 function keyTable(path, done, report) {
-  const isOver = ({ revokedAt, expiresAt }) => revokedAt || (expiresAt && new Date(expiresAt) <= new Date());
   const revoke = async ({ id, hint }) => {
     const question = [element("p", {}, "Requests with it get 401 within a second.")];
     if (await ask(`Revoke ${hint}…?`, question, { Revoke: true, Keep: false })) await report(() => send("DELETE", `admin/keys/${id}`), done);
@@ -75,13 +89,8 @@ function keyTable(path, done, report) {
     empty: "No keys yet.",
     columns: [
       ["Key", ({ id, hint }) => [element("code", {}, hint ? `${hint}…` : "–"), ` (${id})`]],
-      ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
-      ["Created", ({ createdAt }) => formatTime(createdAt)],
-      ["Last use", ({ lastUsedAt }) => (lastUsedAt ? formatTime(lastUsedAt) : "never")],
-      ["Valid", ({ revokedAt, expiresAt }) => {
-        if (revokedAt) return `revoked ${formatTime(revokedAt)}`;
-        return expiresAt ? `until ${formatTime(expiresAt)}` : "without end";
-      }],
+      ["Name", ({ name }) => name ?? "–"],
+      ...COLUMNS,
       ["", (key) => !isOver(key) && [button("Rotate", key, rotate), button("Revoke", key, revoke)]],
     ],
   });
@@ -89,16 +98,48 @@ function keyTable(path, done, report) {
 
 function newKey(stored, path, done, report) {
   const [boxes, chosen] = scopeBoxes(stored.scopes, stored.scopes);
+  const name = element("input", { id: "key-name", maxLength: 100, autocomplete: "off" });
   const lifetime = element("input", { id: "lifetime", type: "number", min: 1, max: 3_650 });
   const submit = (event) => {
     event.preventDefault();
     const expiresIn = lifetime.value ? Number(lifetime.value) * DAY : undefined;
     report(async () => {
-      const { key } = await json("POST", `${path}/keys`, { body: { scopes: chosen(), expiresIn } });
+      const { key } = await json("POST", `${path}/keys`, { body: { name: name.value.trim() || undefined, scopes: chosen(), expiresIn } });
       await showSecret("The key", key);
     }, done);
   };
   return element("details", {}, element("summary", {}, "New key"),
     element("form", { id: "new-key", on: { submit } },
-      boxes, field("Days until it expires; empty for never", lifetime), element("div", { className: "choices" }, element("button", {}, "Create"))));
+      field("Name, for people", name), boxes, field("Days until it expires; empty for never", lifetime), element("div", { className: "choices" }, element("button", {}, "Create"))));
+}
+
+function clientTable(path, done, report) {
+  const revoke = async ({ id, client_id: name }) => {
+    const question = [element("p", {}, "It and its tokens get 401 within a second.")];
+    if (await ask(`Revoke ${name}?`, question, { Revoke: true, Keep: false })) await report(() => send("DELETE", `admin/clients/${id}`), done);
+  };
+  return rows({
+    name: "OAuth clients",
+    next: pages(`${path}/clients?limit=${PAGE}`),
+    empty: "No clients yet. A client gets tokens for its scopes.",
+    columns: [
+      ["Client", (client) => element("code", {}, client.client_id)],
+      ...COLUMNS,
+      ["", (client) => !isOver(client)
+        && element("button", { className: "plain", ariaLabel: `Revoke client ${client.id}`, on: { click: () => revoke(client) } }, "Revoke")],
+    ],
+  });
+}
+
+function newClient(stored, path, done, report) {
+  const [boxes, chosen] = scopeBoxes(stored.scopes, stored.scopes);
+  const submit = (event) => {
+    event.preventDefault();
+    report(async () => {
+      const created = await json("POST", `${path}/clients`, { body: { scopes: chosen() } });
+      await showSecret(`The secret of ${created.client_id}`, created.client_secret);
+    }, done);
+  };
+  return element("details", {}, element("summary", {}, "New client"),
+    element("form", { id: "new-client", on: { submit } }, boxes, element("div", { className: "choices" }, element("button", {}, "Create"))));
 }
