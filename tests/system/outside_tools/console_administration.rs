@@ -97,9 +97,15 @@ async fn console_administers_callers_and_keys() {
     browser.click("[aria-label=Clients] summary").await;
     browser.click("#new-client [value='read:orders']").await;
     browser.click("#new-client button").await;
-    let client = secret(&browser).await;
+    // Copied by hand.
+    let client = browser.text(".secret").await;
+    let copy = "const code = document.querySelector('.secret code');
+         getSelection().selectAllChildren(code);
+         code.dispatchEvent(new Event('copy', { bubbles: true }))";
+    browser.run(copy).await;
+    browser.click("dialog form button").await;
     assert!(client.starts_with("pcs_"), "{client}");
-    let clients = "document.querySelector('[aria-label=Clients] .rows').innerText";
+    let clients = "document.querySelector('[aria-label=Clients] .rows')?.innerText";
     browser.until(&format!("{clients}.includes('pic_')")).await;
     is_accessible(&browser, "clients").await;
     browser.set_viewport(1280, 800, "light").await;
@@ -174,7 +180,7 @@ async fn console_shows_sessions_and_the_record() {
     let first =
         "document.querySelector('.rows tbody tr.marked')?.innerText.includes('pet 1 changed')";
     browser.until(first).await;
-    let shown = "return [document.querySelectorAll('.rows tbody tr').length, document.querySelector('.rows + p + div button').hidden]";
+    let shown = "return [document.querySelectorAll('.rows tbody tr').length, document.querySelector('main > div > div:last-child > button').hidden]";
     assert_eq!(browser.run(shown).await, json!([2, true]));
     is_accessible(&browser, "new-changes").await;
     browser.set_viewport(1280, 800, "light").await;
@@ -192,9 +198,9 @@ async fn console_shows_sessions_and_the_record() {
     show(&browser, "changes?kind=pet", "Changes").await;
     let rows = "document.querySelectorAll('.rows tbody tr').length";
     browser.until(&format!("{rows} === 50")).await;
-    browser.click(".rows + p + div button").await;
+    browser.click("main > div > div:last-child > button").await;
     browser.until(&format!("{rows} === 63")).await;
-    let focused = "return [document.activeElement.className, document.querySelector('.rows + p + div button').hidden]";
+    let focused = "return [document.activeElement.className, document.querySelector('main > div > div:last-child > button').hidden]";
     assert_eq!(browser.run(focused).await, json!(["rows", true]));
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[]).await;

@@ -261,7 +261,7 @@ async fn console_follows_a_pet() {
         ))
         .await;
     browser
-        .until("document.querySelector('#history .rows ~ div button').hidden")
+        .until("document.querySelector('#history > div > div:last-child > button').hidden")
         .await;
     app.delete(&path).is(200).await;
     browser

@@ -53,8 +53,10 @@ export async function pet({ id, signal, done, report }) {
   function fill() {
     const focused = [...pictures.querySelectorAll("button")].indexOf(document.activeElement);
     pictures.replaceChildren(...gallery(stored.value, images, canWrite ? { move, remove } : {}));
-    if (focused >= 0) (pictures.querySelectorAll("button")[focused] ?? pictures).focus({ preventScroll: true });
-    if (focused >= 0 && document.activeElement === document.body) pictures.focus({ preventScroll: true });
+    if (focused < 0) return;
+    pictures.querySelectorAll("button")[focused]?.focus({ preventScroll: true });
+    // The button may be gone or disabled.
+    if (!pictures.contains(document.activeElement)) pictures.focus({ preventScroll: true });
   }
 
   /** Shows the fields that are stored. */

@@ -22,6 +22,7 @@ export async function rows({ name, next, columns, empty, loaded = () => {} }) {
         : element("td", { role: "cell" }))))),
     body);
   const none = element("p", { className: "quiet" }, empty);
+  const list = element("div", {});
   let isLoading = false;
 
   function row(item) {
@@ -33,9 +34,14 @@ export async function rows({ name, next, columns, empty, loaded = () => {} }) {
     const items = await next() ?? [];
     body.append(...items.map(row));
     more.hidden = next.isLast();
-    none.hidden = !more.hidden || body.hasChildNodes();
-    table.hidden = !none.hidden;
+    show();
     return items;
+  }
+
+  /** Shows the table, or that it is empty. */
+  function show() {
+    const shown = body.hasChildNodes() || !more.hidden ? table : none;
+    if (shown !== list.firstChild) list.replaceChildren(shown);
   }
 
   async function showMore(pause) {
@@ -60,11 +66,10 @@ export async function rows({ name, next, columns, empty, loaded = () => {} }) {
     made.classList.add("marked");
     setTimeout(() => made.classList.remove("marked"), MARKED);
     body.prepend(made);
-    none.hidden = true;
-    table.hidden = false;
+    show();
   }
 
-  const content = element("div", {}, table, none, end);
+  const content = element("div", {}, list, end);
   loaded(await load(), put);
   return content;
 }
