@@ -10,7 +10,10 @@ use std::collections::BTreeSet;
 
 use pet_inventory::{
     config::{Config, Pooler},
-    db::{self, pets::Range},
+    db::{
+        self,
+        pets::{Listing, NameSearch, Range},
+    },
     domain::{
         Text,
         caller::Scopes,
@@ -26,9 +29,10 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0210, came together.
-const ROWS: [(i64, &str); 1] = [(
-    210,
-    r#"with acme as (
+const ROWS: [(i64, &str); 2] = [
+    (
+        210,
+        r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
           returning id
       )
@@ -106,7 +110,17 @@ const ROWS: [(i64, &str); 1] = [(
       update credentials set name = 'till 3', rotated_at = now() where kind = 'api_key';
       select name from callers where name collate "C" >= 'ac' and name collate "C" < 'ad';
       insert into webhook_attempts (webhook_id, attempts) values (1, '[]')"#,
-)];
+    ),
+    (
+        211,
+        r#"update pets set tags = tags || '[{"name": "new"}]' where id = 2;
+       do $$ begin
+           assert (select count(*) = 3 from pet_tags where status = 'sold');
+           assert (select count(*) = 3 from pet_tags where status is null);
+       end $$;
+       insert into tag_names (name, folded_name) values ('unused', 'unused')"#,
+    ),
+];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {
     db::migrations::apply(options, Pooler::None).await
@@ -205,12 +219,32 @@ async fn check_pets(database: &TestDatabase) {
     assert_eq!(added.expect("pets").len(), 1);
     let fold = service.transact(db::pets::fold_names).await;
     assert_eq!(fold.expect("a database"), 3);
-    let range = Range {
+    let range_by_name = Range {
         after: None,
         limit: 10,
     };
-    let named = db::pets::find_by_name(&service, "äd", &Status::ALL, range).await;
-    assert_eq!(named.expect("pets")[0].1.id.get(), 2);
+    let search = NameSearch {
+        prefix: "äd".to_owned(),
+        statuses: Status::ALL.to_vec(),
+        tags: vec!["new".to_owned()],
+    };
+    let named = db::pets::find_by_name(&service, &search, range_by_name).await;
+    assert_eq!(named.expect("pets").pets[0].1.id.get(), 2);
+    let written = service.transact(db::pets::write_statuses_of_tags).await;
+    assert_eq!(written.expect("a database"), 3);
+    let listing = Listing {
+        statuses: vec![Status::Pending],
+        tags: vec!["big".to_owned()],
+        is_descending: true,
+    };
+    let listed = db::pets::list(&service, &listing, range).await;
+    assert_eq!(listed.expect("pets")[0].id.get(), PetId::MAX);
+    let compare = async |it: &mut db::Connection| db::pets::compare_tag_names(it, "").await;
+    assert_eq!(service.run(compare).await.expect("a database"), None);
+    let suggest = async |it: &mut db::Connection| db::pets::suggest_tags(it, "N", 20).await;
+    assert_eq!(service.run(suggest).await.expect("a database"), ["new"]);
+    let unused = async |it: &mut db::Connection| db::pets::suggest_tags(it, "unused", 20).await;
+    assert_eq!(service.run(unused).await.expect("a database"), [""; 0]);
     let details = &found[0].details;
     assert_eq!(details.name.as_str(), "Rex");
     assert_eq!(

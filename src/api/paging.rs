@@ -134,6 +134,27 @@ pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
     read
 }
 
+/// Order of a list, as the document has it; the parameter is read as text.
+#[derive(utoipa::ToSchema)]
+#[schema(as = ListOrder, default = "id")]
+pub enum SortParameter {
+    /// By identifier.
+    #[schema(rename = "id")]
+    Ascending,
+    /// The largest identifier first.
+    #[schema(rename = "-id")]
+    Descending,
+}
+
+/// Reads the order of a list: true if the largest identifier comes first.
+pub fn read_sort(violations: &mut Violations, query: &Parameters) -> Option<bool> {
+    query.optional(violations, "sort", |sort| match sort {
+        "id" => Ok(false),
+        "-id" => Ok(true),
+        _ => Err(Invalid::because("must be id or -id")),
+    })
+}
+
 /// Parses the maximum number of matches of a page.
 pub fn parse_limit(text: &str) -> Result<usize, Invalid> {
     parse_digits(text)

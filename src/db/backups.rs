@@ -92,9 +92,9 @@ pub fn is_known(schema: i64, latest: i64) -> bool {
 }
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
-/// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use
+/// `tag_names`, `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use
 /// of limits (`limit_usage`); or they are only for a look (`webhook_attempts`).
-pub const OMITTED_TABLES: [&str; 8] = [
+pub const OMITTED_TABLES: [&str; 9] = [
     "_sqlx_migrations",
     "image_leftovers",
     "image_place",
@@ -102,6 +102,7 @@ pub const OMITTED_TABLES: [&str; 8] = [
     "inventory_changes",
     "limit_usage",
     "pet_tags",
+    "tag_names",
     "webhook_attempts",
 ];
 

@@ -51,7 +51,21 @@ macro_rules! pet_columns {
     };
 }
 
-pub(super) use {client_columns, pet_columns};
+/// Columns of an order of `$table`, with the name of its caller if the condition holds.
+macro_rules! order_columns {
+    ($table:literal, $has_caller:literal) => {
+        concat!(
+            "id, pet_id, quantity, ship_date, ",
+            $table,
+            ".status, complete, created_at,
+            (select name from callers where callers.id = owner and ",
+            $has_caller,
+            ") as caller"
+        )
+    };
+}
+
+pub(super) use {client_columns, order_columns, pet_columns};
 
 /// Row of a pet, in the JSON that `jsonb_populate_recordset` reads: one parameter for the rows of a batch.
 #[derive(Serialize)]

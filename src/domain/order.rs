@@ -27,7 +27,10 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::{
-    Invalid, check_text,
+    Invalid,
+    caller::CallerName,
+    check_text,
+    clock::serialize_time,
     id::{OrderId, PetId},
     pet,
 };
@@ -212,14 +215,17 @@ pub struct NewOrder {
 }
 
 /// An order for a pet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 #[schema(example = json!({
     "id": 1,
     "petId": 1,
     "quantity": 1,
     "shipDate": "2026-01-31T12:00:00Z",
     "status": "placed",
-    "complete": false
+    "complete": false,
+    "createdAt": "2026-01-24T12:00:00Z",
+    "caller": "acme"
 }))]
 pub struct Order {
     /// Identifier.
@@ -228,6 +234,14 @@ pub struct Order {
     /// Other fields.
     #[serde(flatten)]
     pub details: OrderDetails,
+    /// Time at which it was placed.
+    #[serde(serialize_with = "serialize_time")]
+    #[schema(value_type = String, read_only, format = "date-time", max_length = 64)]
+    pub created_at: DateTime<Utc>,
+    /// Name of the caller that placed it, for callers with the scope `admin`. Absent if that caller was anonymous or is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, read_only, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]*$")]
+    pub caller: Option<CallerName>,
 }
 
 /// Reason why a pet cannot be ordered; the text follows its name.

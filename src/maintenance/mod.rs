@@ -61,6 +61,7 @@ pub fn start(maintained: Maintained) -> JoinSet<()> {
     ));
     tasks.spawn(fold_inventory(database.clone()));
     tasks.spawn(fold_names(database.clone()));
+    tasks.spawn(compare_tag_names(database.clone()));
     tasks.spawn(maintained.feed.run(database.clone()));
     tasks.spawn(purge_expired_rows(
         database.clone(),
@@ -125,20 +126,40 @@ async fn fold_inventory(database: Database) {
     }
 }
 
-/// Folds names of pets that were written without their folded names: by plain SQL, a restore, or the build before.
+/// Folds names of pets that were written without their folded names, by plain SQL, a restore, or the build before, and writes the statuses
+/// that the build before did not write beside tags.
 async fn fold_names(database: Database) {
     loop {
         let folded = async {
             while database.transact(db::pets::fold_names).await? > 0 {}
+            while database.transact(db::pets::write_statuses_of_tags).await? > 0 {}
             Ok::<_, db::Error>(())
         };
         match folded.await {
             Ok(()) | Err(db::Error::Unavailable(_)) => {}
             Err(error) => {
-                tracing::warn!(%error, "failed to fold the names of pets; retrying in 5 s");
+                tracing::warn!(%error, "failed to fold names of pets or to write statuses of tags; retrying in 5 s");
             }
         }
         sleep(Duration::from_secs(5)).await;
+    }
+}
+
+/// Compares the names of tags that are suggested with those in use, a thousand each second.
+async fn compare_tag_names(database: Database) {
+    let mut last = String::new();
+    loop {
+        let compared = database
+            .run(async |connection| db::pets::compare_tag_names(connection, &last).await)
+            .await;
+        match compared {
+            Ok(next) => last = next.unwrap_or_default(),
+            Err(db::Error::Unavailable(_)) => {}
+            Err(error) => {
+                tracing::warn!(%error, "failed to compare the names of tags; retrying in 1 s");
+            }
+        }
+        sleep(Duration::from_secs(1)).await;
     }
 }
 

@@ -183,6 +183,7 @@ impl Resources {
         let (query, body) = match operation {
             "findPetsByStatus" => ("?status=sold", None),
             "findPetsByTags" => ("?tags=a", None),
+            "suggestTags" => ("?prefix=a", None),
             "updatePetWithForm" => ("?name=a", None),
             "addPet" => ("", Some(json!({"name": "a"}))),
             "updatePet" => ("", Some(json!({"id": number, "name": "a"}))),

@@ -295,7 +295,7 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, Call)> {
                 .replace("{position}", "7")
                 .replace("{imageId}", &"0".repeat(32));
             let query = if path.starts_with("/pet") {
-                "status=sold&tags=a&name=a"
+                "status=sold&tags=a&name=a&prefix=a"
             } else {
                 ""
             };

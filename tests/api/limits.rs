@@ -624,7 +624,7 @@ async fn internal_error_returns_its_request_to_the_limits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_timeout_is_counted() {
-    let settings = [("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "1s")];
+    let settings = [("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "600ms")];
     let limited = Limited::start(Plan::Free, &settings).await;
     limited.get(PROBE).await.is(404);
     let lock = lock(&limited.app, "pets").await;

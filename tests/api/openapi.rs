@@ -543,6 +543,9 @@ fn find_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
             200,
         ),
         ("/pet", app.get("/pet?name=b&limit=1"), 200),
+        ("/pet", app.get("/pet?tag=t&status=sold&sort=-id"), 200),
+        ("/pet/tags", app.get("/pet/tags?prefix=t"), 200),
+        ("/pet/tags", app.get("/pet/tags"), 400),
         (by_status, app.get("/pet/findByStatus"), 400),
         (
             by_status,

@@ -1,10 +1,11 @@
 //! Store orders and inventory: effects on pets, visibility, and concurrent requests.
 
+use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use pet_inventory::{
     db::{
         PLANNER_SETTINGS, inventory,
-        orders::{LIST_ALL, LIST_OF_OWNER, LIST_OF_PET},
+        orders::{LISTS_OF_ALL, LISTS_OF_OWNER, LISTS_OF_PET},
     },
     domain::caller::{Scope, Scopes},
 };
@@ -27,6 +28,19 @@ async fn caller(app: &TestApp, name: &str) -> String {
     app.make_key(name, Scopes::of_new_callers()).await.secret
 }
 
+/// Returns an order without the time at which it was placed, which is now.
+fn timeless(mut order: Value) -> Value {
+    let removed = order
+        .as_object_mut()
+        .expect("an object")
+        .remove("createdAt");
+    let time = removed.expect("a time");
+    let time: DateTime<Utc> = time.as_str().expect("a text").parse().expect("RFC 3339");
+    let age = Utc::now() - time;
+    assert!((-5..60).contains(&age.num_seconds()), "{time}");
+    order
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn order_is_placed_read_listed_and_deleted() {
     let app = TestApp::start().await;
@@ -39,15 +53,15 @@ async fn order_is_placed_read_listed_and_deleted() {
     let id = placed.id();
     let expected = json!({
         "id": id, "petId": pet, "quantity": 3, "shipDate": "2026-01-31T12:00:00.123456Z",
-        "status": "approved", "complete": false
+        "status": "approved", "complete": false, "caller": "tester"
     });
-    assert_eq!(placed.json(), expected);
+    assert_eq!(timeless(placed.json()), expected);
     assert!(placed.text().starts_with("{\"id\":"), "{placed}");
     let path = format!("/store/order/{id}");
     assert_eq!(placed.header("location"), format!("/api/v3{path}"));
     assert_eq!(app.get(&path).is(200).await.body, placed.body);
     let list = app.get("/store/orders").is(200).await;
-    assert_eq!(list.json(), json!([expected]));
+    assert_eq!(list.json(), json!([placed.json()]));
     let deleted = app.delete(&path).is(200).await;
     let message = json!({"code": 200, "type": "deleted", "message": id.to_string()});
     assert_eq!(deleted.json(), message);
@@ -57,9 +71,10 @@ async fn order_is_placed_read_listed_and_deleted() {
     // Absent fields get their defaults.
     let placed = order(&app, pet).is(201).await;
     let expected = json!({
-        "id": placed.id(), "petId": pet, "quantity": 1, "status": "placed", "complete": false
+        "id": placed.id(), "petId": pet, "quantity": 1, "status": "placed", "complete": false,
+        "caller": "tester"
     });
-    assert_eq!(placed.json(), expected);
+    assert_eq!(timeless(placed.json()), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,13 +275,22 @@ async fn order_of_another_caller_is_404_except_for_admins() {
         request.header("api_key", key).is(201).await.id()
     };
     let (hers, his) = (place(&alice).await, place(&bob).await);
-    for (key, sees) in [
-        (&alice, vec![hers]),
-        (&bob, vec![his]),
-        (&admin, vec![hers, his]),
+    for (key, sees, names) in [
+        (&alice, vec![hers], [Value::Null, Value::Null]),
+        (&bob, vec![his], [Value::Null, Value::Null]),
+        (&admin, vec![hers, his], [json!("alice"), json!("bob")]),
     ] {
         let list = send(key, Method::GET, "/store/orders").await.is(200);
         assert_eq!(list.ids(), sees);
+        for (order, name) in list.json().as_array().expect("an array").iter().zip(&names) {
+            assert_eq!(&order["caller"], name);
+            let of_pet = format!("/store/orders?petId={}", order["petId"]);
+            let of_pet = send(key, Method::GET, &of_pet).await.is(200);
+            assert_eq!(&of_pet.json()[0], order);
+            let single = format!("/store/order/{}", order["id"]);
+            let single = send(key, Method::GET, &single).await.is(200);
+            assert_eq!(&single.json(), order);
+        }
         for id in [hers, his] {
             let response = send(key, Method::GET, &format!("/store/order/{id}")).await;
             if sees.contains(&id) {
@@ -296,9 +320,21 @@ async fn order_of_another_caller_is_404_except_for_admins() {
     send(&admin, Method::DELETE, &format!("/store/order/{hers}"))
         .await
         .is(200);
+    let change = app.with_key(&admin, Method::PATCH, &format!("/store/order/{his}"));
+    let patched = change.json(&json!({"status": "approved"})).is(200).await;
+    assert_eq!(patched.json()["caller"], "bob");
     send(&bob, Method::DELETE, &format!("/store/order/{his}"))
         .await
         .is(200);
+    // The orders of a caller outlive it, without its name.
+    let last = place(&alice).await;
+    let callers = app.get("/admin/callers?name=alice").is(200).await;
+    let path = format!("/admin/callers/{}", callers.json()[0]["id"]);
+    app.delete(&path).is(200).await;
+    let order = send(&admin, Method::GET, &format!("/store/order/{last}"))
+        .await
+        .is(200);
+    assert_eq!(order.json()["caller"], Value::Null);
 }
 
 /// In every other round, ten requests set the pet to available again while callers order it.
@@ -870,7 +906,20 @@ async fn list_orders_returns_pages_of_100_by_default() {
             });
         }
         assert_eq!(paged, ids, "{query}");
+        for limit in [1_000, 50] {
+            let newest = app.get(&format!("/store/orders?sort=-id&limit={limit}&{query}"));
+            let newest = newest.is(200).await;
+            let expected: Vec<i64> = ids.iter().rev().copied().take(limit).collect();
+            assert_eq!(newest.ids(), expected, "{query}");
+            let Some(next) = crate::finds::next_path(&app, &newest) else {
+                continue;
+            };
+            let expected: Vec<i64> = ids.iter().rev().copied().skip(limit).take(limit).collect();
+            assert_eq!(app.get(&next).is(200).await.ids(), expected, "{next}");
+        }
     }
+    let response = app.get("/store/orders?sort=petId").await;
+    assert_eq!(response.invalid_fields(), ["sort"]);
 }
 
 /// Checks the query plans for a caller with few orders, a rare status and one pet.
@@ -890,26 +939,28 @@ async fn list_orders_reads_indexes() {
         .await;
     let mut connection = app.database.connect().await;
     let arguments = "(text[], bigint, bigint, bigint, bigint)";
-    for (name, statement, index, values) in [
+    let lists = [
         (
-            "own",
-            LIST_OF_OWNER,
+            LISTS_OF_OWNER,
             "orders_by_owner",
-            "'{placed,approved,delivered}', 0, 128, 7, null",
+            "'{placed,approved,delivered}', 20000, 128, 7, null",
         ),
         (
-            "every",
-            LIST_ALL,
+            LISTS_OF_ALL,
             "orders_by_status",
             "'{approved,delivered}', 100, 128, null, null",
         ),
         (
-            "pets",
-            LIST_OF_PET,
+            LISTS_OF_PET,
             "orders_by_pet",
-            "'{placed,approved,delivered}', 0, 128, null, 7",
+            "'{placed,approved,delivered}', 20000, 128, null, 7",
         ),
-    ] {
+    ];
+    let directions = lists
+        .into_iter()
+        .flat_map(|(statements, index, values)| statements.map(|it| (it, index, values)));
+    for (number, (statement, index, values)) in directions.enumerate() {
+        let name = format!("list{number}");
         let prepare = format!("{PLANNER_SETTINGS}; prepare {name} {arguments} as {statement}");
         let prepared = sqlx::raw_sql(AssertSqlSafe(prepare));
         prepared.execute(&mut connection).await.expect("prepared");
@@ -940,6 +991,7 @@ async fn anonymous_callers_share_their_orders() {
     app.anonymous(Method::GET, &path).is(200).await;
     let alice = caller(&app, "alice").await;
     app.with_key(&alice, Method::GET, &path).await.problem(404);
+    assert_eq!(app.get(&path).is(200).await.json()["caller"], Value::Null);
     app.anonymous(Method::DELETE, &path).is(200).await;
 }
 

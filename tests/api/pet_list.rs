@@ -71,6 +71,12 @@ async fn list_with_invalid_parameter_is_400() {
         (&format!("name={long}"), "name"),
         ("status=lost", "status"),
         ("status=", "status"),
+        ("tag=", "tag"),
+        ("tag=a%00", "tag"),
+        (&format!("tag={long}"), "tag"),
+        ("sort=name", "sort"),
+        ("sort=id&sort=id", "sort"),
+        ("sort=-id&name=a", "sort"),
         ("limit=0", "limit"),
         ("limit=1001", "limit"),
         ("cursor=!", "cursor"),
@@ -81,6 +87,190 @@ async fn list_with_invalid_parameter_is_400() {
         let response = app.get(&format!("/pet?{query}")).await;
         assert_eq!(response.invalid_fields(), [field], "{query}: {response}");
     }
+}
+
+/// Returns the identifiers of all pages, none of which is empty unless it is the only one or `may_end_early`.
+async fn pages(app: &TestApp, query: &str, limit: usize, may_end_early: bool) -> Vec<i64> {
+    let mut found = Vec::new();
+    let mut next = Some(format!("/pet?limit={limit}{query}"));
+    while let Some(path) = next {
+        let page = app.get(&path).is(200).await;
+        let count = page.ids().len();
+        next = next_path(app, &page);
+        assert!(count <= limit, "{path}");
+        assert!(count == limit || next.is_none() || may_end_early, "{path}");
+        assert!(count > 0 || found.is_empty() || may_end_early, "{path}");
+        found.extend(page.ids());
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_combines_name_status_tags_and_order() {
+    const PETS: i64 = 300;
+    let app = TestApp::start().await;
+    // Every pet has a tag, every second one another, and one of them a third; "none" is a tag of no pet.
+    app.database
+        .run(&format!(
+            "insert into pets (id, status, name, folded_name, photo_urls, tags)
+             select id, (array['available', 'pending', 'sold'])[1 + id % 3], 'Pet' || id % 2, 'pet' || id % 2, '{{}}',
+                    '[{{\"name\": \"all\"}}, {{\"name\": \"a,b\"}}]'::jsonb
+                    || case id % 2 when 0 then '[{{\"name\": \"even\"}}]' else '[{{}}]' end::jsonb
+                    || case id when 77 then '[{{\"name\": \"one\"}}]' else '[]' end::jsonb
+             from generate_series(1, {PETS}) as id"
+        ))
+        .await;
+    let is_status = |id: i64, status: &str| {
+        status.contains(match id % 3 {
+            0 => "available",
+            1 => "pending",
+            _ => "sold",
+        })
+    };
+    let has_tag = |id: i64, tag: &str| match tag {
+        "" | "all" | "a%2Cb" => true,
+        "even" | "even,none" => id % 2 == 0,
+        "even&tag=one" => id % 2 == 0 || id == 77,
+        "one" => id == 77,
+        _ => false,
+    };
+    for tag in [
+        "",
+        "all",
+        "a%2Cb",
+        "even",
+        "even,none",
+        "even&tag=one",
+        "one",
+        "none",
+    ] {
+        for status in ["", "available", "pending,sold", "available,pending,sold"] {
+            let mut expected: Vec<i64> = (1..=PETS)
+                .filter(|id| has_tag(*id, tag) && (status.is_empty() || is_status(*id, status)))
+                .collect();
+            let parameters = [("tag", tag), ("status", status)].into_iter();
+            let query: String = parameters
+                .filter(|(_, value)| !value.is_empty())
+                .flat_map(|(name, value)| ["&", name, "=", value])
+                .collect();
+            assert_eq!(pages(&app, &query, 40, false).await, expected, "{query}");
+            let named = format!("{query}&name=PET");
+            let mut by_name = expected.clone();
+            by_name.sort_by_key(|id| (id % 2, *id));
+            assert_eq!(pages(&app, &named, 40, false).await, by_name, "{named}");
+            let sorted = format!("{query}&sort=id");
+            assert_eq!(
+                pages(&app, &sorted, 1_000, false).await,
+                expected,
+                "{sorted}"
+            );
+            expected.reverse();
+            let newest = format!("{query}&sort=-id");
+            assert_eq!(pages(&app, &newest, 7, false).await, expected, "{newest}");
+            assert_eq!(
+                pages(&app, &newest, 1_000, false).await,
+                expected,
+                "{newest}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_by_tag_and_status_follows_changes() {
+    let app = TestApp::start().await;
+    let pet = |status: &str, tags: &[&str]| {
+        let tags: Vec<_> = tags.iter().map(|name| json!({ "name": name })).collect();
+        json!({"id": 1, "name": "Rex", "status": status, "tags": tags})
+    };
+    let found = async |query: &str| app.get(&format!("/pet?{query}")).is(200).await.ids();
+    app.post("/pet", &pet("available", &["a", "b"]))
+        .is(201)
+        .await;
+    assert_eq!(found("tag=a&status=available").await, [1]);
+    app.post("/store/order", &json!({"petId": 1})).is(201).await;
+    assert_eq!(found("tag=a&status=available").await, [0; 0]);
+    assert_eq!(found("tag=b&status=pending").await, [1]);
+    app.put("/pet", &pet("sold", &["b", "c"])).is(200).await;
+    assert_eq!(found("tag=a").await, [0; 0]);
+    assert_eq!(found("tag=b&status=pending").await, [0; 0]);
+    assert_eq!(found("tag=b,c&status=sold&sort=-id").await, [1]);
+    app.database
+        .run("update pets set status = 'pending'; update pets set name = 'Max'")
+        .await;
+    assert_eq!(found("tag=c&status=pending").await, [1]);
+    // A build before this one wrote no status; the maintenance writes it.
+    app.database.run("update pet_tags set status = null").await;
+    eventually(async || found("tag=c&status=pending").await == [1]).await;
+    app.delete("/pet/1").is(200).await;
+    assert_eq!(found("tag=c").await, [0; 0]);
+}
+
+/// A page by name and tag ends early in place of reading all pets with the name.
+#[tokio::test(flavor = "multi_thread")]
+async fn list_by_name_and_tag_ends_a_page_early() {
+    let app = TestApp::start().await;
+    app.database
+        .run(
+            "insert into pets (id, status, name, folded_name, photo_urls, tags)
+             select id, (array['available', 'sold'])[1 + id % 2], 'Pet', 'pet', '{}',
+                    case id when 8999 then '[{\"name\": \"rare\"}]' else '[{\"name\": \"common\"}]' end::jsonb
+             from generate_series(1, 9000) as id",
+        )
+        .await;
+    assert_eq!(pages(&app, "&name=pet&tag=rare", 20, true).await, [8_999]);
+    let first = app.get("/pet?name=pet&tag=rare").is(200).await;
+    assert_eq!(first.ids(), [0; 0]);
+    assert!(next_path(&app, &first).is_some(), "{first}");
+    let common = app.get("/pet?name=pet&tag=common").is(200).await;
+    assert_eq!(common.ids(), (1..=20).collect::<Vec<i64>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tags_in_use_are_suggested() {
+    let app = TestApp::start().await;
+    app.database
+        .run(
+            "insert into pets (id, status, name, photo_urls, tags)
+             select id, 'sold', 'Pet', '{}', jsonb_build_array(
+                 jsonb_build_object('name', 'tag ' || to_char(id, 'FM0000')),
+                 jsonb_build_object('name', (array['Friendly', 'FRISKY', 'straße', 'a_b', 'frost'])[1 + id % 5]))
+             from generate_series(1, 2500) as id",
+        )
+        .await;
+    let suggested = async |prefix: &str| {
+        let names = app.get(&format!("/pet/tags?prefix={prefix}")).is(200).await;
+        names.json().as_array().expect("an array").clone()
+    };
+    eventually(async || suggested("tag%202500").await == ["tag 2500"]).await;
+    assert_eq!(suggested("fr").await, ["Friendly", "FRISKY", "frost"]);
+    assert_eq!(suggested("FRI").await, ["Friendly", "FRISKY"]);
+    assert_eq!(suggested("STRASS").await, ["straße"]);
+    assert_eq!(suggested("a_").await, ["a_b"]);
+    assert_eq!(suggested("%25").await, [""; 0]);
+    let first = suggested("Tag").await;
+    assert_eq!((first.len(), &first[0]), (20, &json!("tag 0001")));
+    // Names that no pet has any more are suggested no longer, and go.
+    app.database
+        .run("update pets set tags = '[{\"name\": \"frozen\"}]' where id % 5 = 4 or id < 100")
+        .await;
+    assert_eq!(suggested("frost").await, [""; 0]);
+    assert_eq!(suggested("tag%20000").await, [""; 0]);
+    eventually(async || suggested("fro").await == ["frozen"]).await;
+    let mut connection = app.database.connect().await;
+    eventually(async || {
+        let names = sqlx::query_scalar("select count(*) from tag_names where name like 'tag 00%'");
+        let names: i64 = names.fetch_one(&mut connection).await.expect("a number");
+        names == 0
+    })
+    .await;
+    for query in ["", "?prefix=", "?prefix=a%00", "?prefix=a&prefix=b"] {
+        let response = app.get(&format!("/pet/tags{query}")).await;
+        assert_eq!(response.invalid_fields(), ["prefix"], "{query}");
+    }
+    app.anonymous(Method::GET, "/pet/tags?prefix=a")
+        .is(401)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

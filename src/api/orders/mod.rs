@@ -16,7 +16,7 @@ use super::{
     fields::Violations,
     idempotency::Idempotency,
     operations::{BASE, Operations},
-    paging::{self, Lists, Window},
+    paging::{self, Lists, SortParameter, Window, read_sort},
     request_context::CurrentCaller,
     response::{self, ApiResponse},
     state::Links,
@@ -26,7 +26,8 @@ use crate::{
         self, Connection, Database,
         inventory::Inventory,
         orders::{
-            ChangeOutcome, Deletion, DeletionOutcome, OwnerFilter, Placement, PlacementOutcome,
+            ChangeOutcome, Deletion, DeletionOutcome, Listing, OwnerFilter, Placement,
+            PlacementOutcome,
         },
     },
     domain::{
@@ -86,6 +87,9 @@ async fn place(
             missing: Scope::Admin,
         });
     }
+    // Only administrators see who placed an order, and an anonymous caller has no name to see.
+    let name = caller.id.filter(|_| caller.scopes.contains(Scope::Admin));
+    let name = name.map(|_| caller.name.clone());
     let placement = Placement {
         owner: caller.id,
         order: new,
@@ -94,6 +98,10 @@ async fn place(
     let placed = |outcome| match outcome {
         PlacementOutcome::Placed(order) => {
             let location = links.url(&format!("{BASE}/store/order/{}", order.id));
+            let order = Order {
+                caller: name.clone(),
+                ..order
+            };
             response::created(location, &order)
         }
         PlacementOutcome::PetNotFound => {
@@ -121,12 +129,13 @@ async fn place(
 /// List orders
 ///
 /// Returns a page of the caller's own orders or, with the scope `admin`, of all orders, 100 without `limit`, in the order of their
-/// identifiers. While more remain, `Link` has the URL of the next page.
+/// identifiers or with the newest first. While more remain, `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/store/orders", operation_id = "listOrders", tag = "store", security(("bearer" = ["read:orders"])),
     params(
         ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
+        ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, or `-id` for the largest identifier first."),
         ("limit", Query), ("cursor", Query),
     ),
     responses((status = 200, description = "The orders; `[]` if none match.", body = Vec<Order>, headers(("Link")))),
@@ -142,12 +151,18 @@ async fn list(
         statuses = Status::ALL.to_vec();
     }
     let pet = query.optional(&mut violations, "petId", str::parse);
+    let is_descending = read_sort(&mut violations, &query);
     let window = Window::read(violations, &query)?;
-    let visible = visible(&caller);
-    let read = async |connection: &mut Connection, after, limit| {
-        db::orders::list(connection, visible, &statuses, pet, after, limit).await
+    let listing = Listing {
+        filter: visible(&caller),
+        statuses,
+        pet,
+        is_descending: is_descending.unwrap_or_default(),
     };
-    let next = ("/store/orders", &["status", "petId"][..]);
+    let read = async |connection: &mut Connection, after, limit| {
+        db::orders::list(connection, &listing, after, limit).await
+    };
+    let next = ("/store/orders", &["status", "petId", "sort"][..]);
     let id = |order: &Order| order.id;
     lists.records(next, &query, window, id, read).await
 }

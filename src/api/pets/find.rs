@@ -1,19 +1,21 @@
-//! Lists pets, and finds them by status and by tags.
+//! Lists pets, finds them by status and by tags, and suggests tags.
 
 use std::sync::Arc;
 
-use axum::response::Response;
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Serialize;
 
 use crate::{
     api::{
         error::Error,
-        extract::Query,
-        fields::Violations,
-        paging::{self, Find, Lists, Page, Window},
+        extract::{Parameters, Query},
+        fields::{Field, Violations},
+        paging::{self, Find, Lists, Page, SortParameter, Window, read_sort},
+        response,
     },
     db::{
         self, Cost, Database,
-        pets::{NamePosition, Range, Searched},
+        pets::{Listing, NamePosition, NameSearch, Range, Searched},
     },
     domain::{
         Invalid,
@@ -24,6 +26,8 @@ use crate::{
 
 /// Default of `limit` of the list of pets.
 const DEFAULT_LIMIT: usize = 20;
+/// Maximum number of tags that are suggested.
+const MAX_SUGGESTED: i64 = 20;
 
 /// Page of pets.
 #[derive(utoipa::ToSchema)]
@@ -34,12 +38,15 @@ struct PetPage(Vec<Pet>);
 /// List pets
 ///
 /// Returns a page of pets in the order of their identifiers or, with `name`, of those whose names begin with it, in the order of
-/// the names. Upper and lower case are the same. While more remain, `Link` has the URL of the next page.
+/// the names. Upper and lower case are the same. A pet matches if all parameters match. While more remain, `Link` has the URL of the
+/// next page. With `name` and `tag`, a page may end early, with fewer matches than `limit` and a `Link`.
 #[utoipa::path(
     get, path = "/pet", operation_id = "listPets", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
         ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
         ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
+        ("tag" = inline(Option<Vec<TagName>>), Query, description = "Tag names, repeated or separated by commas; a pet with any of them matches. A comma within a name is encoded: `%2C`.", min_items = 1, max_items = 100, example = json!(["friendly"])),
+        ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, or `-id` for the largest identifier first. Only without `name`."),
         ("limit" = Option<i32>, Query, description = "Maximum number of matches in the response; 20 if absent.", minimum = 1, maximum = 1_000, example = 20),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 1_400, pattern = "^[A-Za-z0-9_-]+$"),
     ),
@@ -49,19 +56,61 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     let mut violations = Violations::default();
     let name = query.optional(&mut violations, "name", str::parse::<PetName>);
     let mut statuses = paging::parse_distinct(&mut violations, &query, "status");
-    if statuses.is_empty() {
-        statuses.extend(Status::ALL);
+    if statuses.len() == Status::ALL.len() {
+        statuses.clear();
     }
-    let next = ("/pet", &["name", "status"][..]);
+    let tags = tag_names(&mut violations, &query, "tag");
+    let is_descending = read_sort(&mut violations, &query);
+    if is_descending.is_some() && name.is_some() {
+        violations.add("sort", "must be absent where there is a name");
+    }
+    let next = ("/pet", &["name", "status", "tag", "sort"][..]);
     let Some(name) = name else {
         let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
-        let filter = Filter::Status(statuses);
+        let filter = Filter::Listing(Listing {
+            statuses,
+            tags,
+            is_descending: is_descending.unwrap_or_default(),
+        });
         return lists.respond(next, &query, window, filter).await;
     };
     let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
-    lists
-        .respond(next, &query, window, ByName { name, statuses })
-        .await
+    if statuses.is_empty() {
+        statuses.extend(Status::ALL);
+    }
+    let search = NameSearch {
+        prefix: name.as_str().to_owned(),
+        statuses,
+        tags,
+    };
+    lists.respond(next, &query, window, search).await
+}
+
+/// Suggest tags
+///
+/// Returns up to 20 names of tags that are in use and begin with the prefix, in the order of the names. Upper and lower case are the
+/// same. A name that is new may come seconds later, and minutes later in a store with many thousand names.
+#[utoipa::path(
+    get, path = "/pet/tags", operation_id = "suggestTags", tag = "pet", security(("bearer" = ["read:pets"])),
+    params(("prefix" = String, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "fr")),
+    responses((status = 200, description = "The names; `[]` if there are none.", body = inline(SuggestedTags))),
+)]
+pub(super) async fn tags(
+    State(database): State<Database>,
+    Query(query): Query,
+) -> Result<Response, Error> {
+    let mut violations = Violations::default();
+    let prefix = query.optional(&mut violations, "prefix", |prefix| match prefix {
+        "" => Err(Invalid::because("must not be empty")),
+        prefix => check_name(prefix).map(|()| prefix.to_owned()),
+    });
+    let prefix = prefix.map_or(Field::Null, Field::Value);
+    let prefix = violations.required("prefix", prefix);
+    let prefix = violations.finish(prefix)?;
+    let names = database
+        .run(async |connection| db::pets::suggest_tags(connection, &prefix, MAX_SUGGESTED).await)
+        .await?;
+    response::json(StatusCode::OK, &SuggestedTags(names))
 }
 
 /// Find pets by status
@@ -108,13 +157,7 @@ pub(super) async fn by_tags(lists: Lists, Query(query): Query) -> Result<Respons
     if query.list("tags").is_empty() {
         violations.add("tags", "is required");
     }
-    let mut names = paging::names(&mut violations, &query, "tags");
-    names.sort_unstable();
-    names.dedup();
-    // A name that no tag can have is reported, rather than matched with nothing.
-    if let Some(reason) = names.iter().find_map(|name| check_name(name).err()) {
-        violations.add("tags", reason);
-    }
+    let names = tag_names(&mut violations, &query, "tags");
     let is_all = query.optional(&mut violations, "match", |value| match value {
         "any" => Ok(false),
         "all" => Ok(true),
@@ -129,6 +172,27 @@ pub(super) async fn by_tags(lists: Lists, Query(query): Query) -> Result<Respons
     };
     lists.respond(next, &query, window, filter).await
 }
+
+/// Reads the distinct names of tags in a list parameter.
+fn tag_names(
+    violations: &mut Violations,
+    query: &Parameters,
+    parameter: &'static str,
+) -> Vec<String> {
+    let mut names = paging::names(violations, query, parameter);
+    names.sort_unstable();
+    names.dedup();
+    // A name that no tag can have is reported, rather than matched with nothing.
+    if let Some(reason) = names.iter().find_map(|name| check_name(name).err()) {
+        violations.add(parameter, reason);
+    }
+    names
+}
+
+/// Names of tags.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(max_items = 20, value_type = Vec<TagName>, example = json!(["friendly", "Frisky"]))]
+struct SuggestedTags(Vec<String>);
 
 /// Name of a tag.
 #[derive(utoipa::ToSchema)]
@@ -148,6 +212,7 @@ enum TagMatchParameter {
 }
 
 enum Filter {
+    Listing(Listing),
     Status(Vec<Status>),
     AnyTag(Arc<[String]>),
     AllTags(Vec<String>),
@@ -165,6 +230,7 @@ impl Find for Filter {
     ) -> Result<Page<Self>, db::Error> {
         let range = Range { after, limit };
         let pets = match self {
+            Self::Listing(listing) => db::pets::list(database, listing, range).await?,
             Self::Status(statuses) => db::pets::find_by_status(database, statuses, range).await?,
             Self::AnyTag(names) => {
                 db::pets::find_by_any_tag(database, Arc::clone(names), range).await?
@@ -195,13 +261,7 @@ impl Find for Filter {
     }
 }
 
-/// Pets with names that begin with `name`.
-struct ByName {
-    name: PetName,
-    statuses: Vec<Status>,
-}
-
-impl Find for ByName {
+impl Find for NameSearch {
     type Item = (NamePosition, Pet);
     type Id = NamePosition;
 
@@ -212,9 +272,11 @@ impl Find for ByName {
         limit: usize,
     ) -> Result<Page<Self>, db::Error> {
         let range = Range { after, limit };
-        let (name, statuses) = (self.name.as_str(), &self.statuses);
-        let pets = db::pets::find_by_name(database, name, statuses, range).await?;
-        Ok(pets.into())
+        let found = db::pets::find_by_name(database, self, range).await?;
+        Ok(Page {
+            items: found.pets,
+            continue_after: found.continue_after,
+        })
     }
 
     fn id((position, _): &Self::Item) -> NamePosition {

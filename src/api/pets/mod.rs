@@ -44,6 +44,7 @@ pub fn router() -> Operations {
         .list(routes!(find::list))
         .list(routes!(find::by_status))
         .list(routes!(find::by_tags))
+        .routes(routes!(find::tags))
 }
 
 /// Reads a new pet from the body that `POST /pet` takes, without a byte order mark.

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::{
     db::{
+        codec::order_columns,
         connect::Connection,
         deadline::with_timeout,
         error::Error,
@@ -42,11 +43,11 @@ pub async fn change_in(
     let query = query.bind(id.get()).fetch_optional(&mut *transaction);
     let pet: Option<(PetId, pet::Status)> = with_timeout(query).await?;
     // An order that holds another pet was placed since then: there was no order with its identifier in between.
-    let query = sqlx::query_as(
-        "select id, pet_id, quantity, ship_date, status, complete from orders
-         where id = $1 and (held_pet is null or held_pet = $2)
-         for update",
-    );
+    let query = sqlx::query_as(concat!(
+        "select ",
+        order_columns!("orders", "true"),
+        " from orders where id = $1 and (held_pet is null or held_pet = $2) for update",
+    ));
     let query = query.bind(id.get()).bind(pet.map(|(pet, _)| pet.get()));
     let order: Option<Order> = with_timeout(query.fetch_optional(&mut *transaction)).await?;
     let Some(order) = order else {
@@ -93,5 +94,5 @@ pub async fn change_in(
         records.push(record);
     }
     record::write(transaction, &records).await?;
-    Ok(ChangeOutcome::Changed(Order { id, details }))
+    Ok(ChangeOutcome::Changed(Order { details, ..order }))
 }

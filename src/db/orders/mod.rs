@@ -15,7 +15,7 @@ pub use self::{
     delete::{Deletion, DeletionOutcome, OwnerFilter, delete},
     place::{Owner, Placement, PlacementOutcome, place, place_in},
 };
-use super::{connect::Connection, deadline::with_timeout, error::Error};
+use super::{codec::order_columns, connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
     id::{OrderId, PetId},
     order::{Order, OrderDetails, Status},
@@ -32,6 +32,8 @@ impl FromRow<'_, PgRow> for Order {
                 status: row.try_get("status")?,
                 complete: row.try_get("complete")?,
             },
+            created_at: row.try_get("created_at")?,
+            caller: row.try_get("caller")?,
         })
     }
 }
@@ -42,71 +44,147 @@ pub async fn find(
     id: OrderId,
     filter: OwnerFilter,
 ) -> Result<Option<Order>, Error> {
-    let query = sqlx::query_as(
-        "select id, pet_id, quantity, ship_date, status, complete from orders
-         where id = $1 and ($2::bigint is null or owner = $2)",
-    );
+    let query = sqlx::query_as(concat!(
+        "select ",
+        order_columns!("orders", "$2::bigint is null"),
+        " from orders where id = $1 and ($2::bigint is null or owner = $2)",
+    ));
     let query = query.bind(id.get()).bind(filter.map(owner_column));
     with_timeout(query.fetch_optional(connection)).await
 }
 
-/// Returns the first `limit` orders after `after`, by identifier, with one of `statuses`, and for `pet` if it is given.
+/// Which orders are listed, and in which order.
+#[derive(Debug)]
+pub struct Listing {
+    /// Owners whose orders are listed.
+    pub filter: OwnerFilter,
+    /// Statuses, any of which an order has.
+    pub statuses: Vec<Status>,
+    /// Pet of the orders, if it is given.
+    pub pet: Option<PetId>,
+    /// True if the largest identifier comes first.
+    pub is_descending: bool,
+}
+
+/// Returns the first `limit` orders of a listing after `after`.
 pub async fn list(
     connection: &mut Connection,
-    filter: OwnerFilter,
-    statuses: &[Status],
-    pet: Option<PetId>,
+    listing: &Listing,
     after: Option<OrderId>,
     limit: usize,
 ) -> Result<Vec<Order>, Error> {
-    let statuses: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
+    let statuses = listing.statuses.iter().map(|status| status.as_str());
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let query = match (pet, filter) {
-        (Some(_), _) => LIST_OF_PET,
-        (None, Some(_)) => LIST_OF_OWNER,
-        (None, None) => LIST_ALL,
+    let queries = match (listing.pet, listing.filter) {
+        (Some(_), _) => LISTS_OF_PET,
+        (None, Some(_)) => LISTS_OF_OWNER,
+        (None, None) => LISTS_OF_ALL,
     };
-    let query = sqlx::query_as(query)
-        .bind(statuses)
-        .bind(after.map_or(0, OrderId::get))
+    let first = if listing.is_descending { i64::MAX } else { 0 };
+    let query = sqlx::query_as(queries[usize::from(listing.is_descending)])
+        .bind(statuses.collect::<Vec<_>>())
+        .bind(after.map_or(first, OrderId::get))
         .bind(limit)
-        .bind(filter.map(owner_column))
-        .bind(pet.map(PetId::get));
+        .bind(listing.filter.map(owner_column))
+        .bind(listing.pet.map(PetId::get));
     with_timeout(query.fetch_all(connection)).await
 }
 
+/// Returns both directions of a query, ascending and descending.
+macro_rules! both_directions {
+    ($query:ident) => {
+        [$query!(">", "<=", "asc"), $query!("<", ">=", "desc")]
+    };
+}
+
 /// Query that merges one range of `orders_by_owner` per status. Its conditions and its order have all columns of the index,
-/// so that no other index can be used. Like the others, public for the test that reads its plan.
-#[doc(hidden)]
-pub const LIST_OF_OWNER: &str = "
-    select id, pet_id, quantity, ship_date, listed.status, complete
-    from unnest($1::text[]) as wanted (status)
+/// so that no other index can be used.
+macro_rules! list_of_owner {
+    ($behind:literal, $up_to:literal, $direction:literal) => {
+        concat!(
+            "select ",
+            order_columns!("listed", "false"),
+            " from unnest($1::text[]) as wanted (status)
     cross join lateral (
         select * from orders
-        where (owner, status, id) > ($4, wanted.status, $2) and (owner, status) <= ($4, wanted.status)
-        order by owner, status, id
+        where (owner, status, id) ",
+            $behind,
+            " ($4, wanted.status, $2)
+          and (owner, status) ",
+            $up_to,
+            " ($4, wanted.status)
+        order by owner ",
+            $direction,
+            ", status ",
+            $direction,
+            ", id ",
+            $direction,
+            "
         limit $3
     ) listed
-    order by id
-    limit $3";
+    order by id ",
+            $direction,
+            "
+    limit $3"
+        )
+    };
+}
 
 /// Query that merges one range of `orders_by_status` per status.
-#[doc(hidden)]
-pub const LIST_ALL: &str = "
-    select id, pet_id, quantity, ship_date, listed.status, complete
-    from unnest($1::text[]) as wanted (status)
+macro_rules! list_of_all {
+    ($behind:literal, $up_to:literal, $direction:literal) => {
+        concat!(
+            "select ",
+            order_columns!("listed", "true"),
+            " from unnest($1::text[]) as wanted (status)
     cross join lateral (
-        select * from orders where (status, id) > (wanted.status, $2) and status <= wanted.status
-        order by status, id
+        select * from orders
+        where (status, id) ",
+            $behind,
+            " (wanted.status, $2) and status ",
+            $up_to,
+            " wanted.status
+        order by status ",
+            $direction,
+            ", id ",
+            $direction,
+            "
         limit $3
     ) listed
-    order by id
-    limit $3";
+    order by id ",
+            $direction,
+            "
+    limit $3"
+        )
+    };
+}
 
 /// Query that reads `orders_by_pet`.
+macro_rules! list_of_pet {
+    ($behind:literal, $up_to:literal, $direction:literal) => {
+        concat!(
+            "select ",
+            order_columns!("orders", "$4::bigint is null"),
+            " from orders
+    where pet_id = $5 and status = any ($1) and id ",
+            $behind,
+            " $2 and ($4::bigint is null or owner = $4)
+    order by id ",
+            $direction,
+            "
+    limit $3"
+        )
+    };
+}
+
+/// Queries for the orders of a caller. Like the others, public for the test that reads their plans.
 #[doc(hidden)]
-pub const LIST_OF_PET: &str = "
-    select id, pet_id, quantity, ship_date, status, complete from orders
-    where pet_id = $5 and status = any ($1) and id > $2 and ($4::bigint is null or owner = $4)
-    order by id
-    limit $3";
+pub const LISTS_OF_OWNER: [&str; 2] = both_directions!(list_of_owner);
+
+/// Queries for all orders.
+#[doc(hidden)]
+pub const LISTS_OF_ALL: [&str; 2] = both_directions!(list_of_all);
+
+/// Queries for the orders of a pet.
+#[doc(hidden)]
+pub const LISTS_OF_PET: [&str; 2] = both_directions!(list_of_pet);

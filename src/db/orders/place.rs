@@ -7,6 +7,7 @@
 
 use std::{collections::HashMap, iter, slice};
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sqlx::types::Json;
@@ -51,7 +52,7 @@ pub struct Placement {
 /// Outcome of a placement.
 #[derive(Debug)]
 pub enum PlacementOutcome {
-    /// The order was placed.
+    /// The order was placed; it has no name of the caller.
     Placed(Order),
     /// There is no such pet.
     PetNotFound,
@@ -143,7 +144,12 @@ async fn place_all(
         let details = placement.order.details;
         match (stored.get(&details.pet_id), decision) {
             (Some(None), _) => None,
-            (Some(&Some(id)), Ok(())) => Some(PlacementOutcome::Placed(Order { id, details })),
+            (Some(&Some((id, created_at))), Ok(())) => Some(PlacementOutcome::Placed(Order {
+                id,
+                details,
+                created_at,
+                caller: None,
+            })),
             (None, Ok(())) => None,
             (_, Err(outcome)) => Some(outcome),
         }
@@ -213,11 +219,11 @@ impl<'a> OrderRow<'a> {
 }
 
 /// Inserts orders, at most one for each pet, and sets the status of the pet of each inserted order. Returns their
-/// identifiers by pet, `None` if the identifier is taken.
+/// identifiers and times by pet, `None` if the identifier is taken.
 async fn insert(
     transaction: &mut Connection,
     orders: &[OrderRow<'_>],
-) -> Result<HashMap<PetId, Option<OrderId>>, Error> {
+) -> Result<HashMap<PetId, Option<(OrderId, DateTime<Utc>)>>, Error> {
     if orders.is_empty() {
         return Ok(HashMap::new());
     }
@@ -237,7 +243,7 @@ async fn insert(
                     status, complete
              from given order by id
              on conflict (id) do nothing
-             returning id, pet_id
+             returning id, pet_id, created_at
          ), changed as (
              update pets set version = nextval('pet_versions'), status = given.pet_status
              from given join stored using (id, pet_id)
@@ -253,10 +259,14 @@ async fn insert(
              ) as record (kind, resource, action, version, owner, data)"
         ),
         "
-         select pet_id, stored.id from given left join stored using (id, pet_id)",
+         select pet_id, stored.id, created_at from given left join stored using (id, pet_id)",
     ))
     .bind(Json(orders))
     .bind(pets);
-    let stored: Vec<(PetId, Option<OrderId>)> = with_timeout(query.fetch_all(transaction)).await?;
-    Ok(stored.into_iter().collect())
+    let rows: Vec<(PetId, Option<OrderId>, Option<DateTime<Utc>>)> =
+        with_timeout(query.fetch_all(transaction)).await?;
+    let stored = rows
+        .into_iter()
+        .map(|(pet, id, created_at)| (pet, id.zip(created_at)));
+    Ok(stored.collect())
 }

@@ -1,13 +1,14 @@
 //! Finds pets by the beginning of their names, in the order of the folded names ([`fold_name`]) and identifiers.
 //!
 //! Invariants:
-//! - The form of the query fixes its plan, as in `find_by`. Each status is one range of the index `pets_by_name`.
+//! - The form of each query fixes its plan, as in `find_by`. Each status is one range of the index `pets_by_name`. A search that also
+//!   has tags ends early once it has looked at many pets.
 //! - Pets with names that are not folded yet are not found. The service folds them within seconds ([`fold_names`]).
 
 use std::{fmt, str::FromStr};
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, Row as _, postgres::PgRow};
+use sqlx::{FromRow as _, Row as _};
 
 use super::find_by::{MAX_SHARED_LIMIT, Range};
 use crate::{
@@ -24,6 +25,10 @@ use crate::{
 
 /// Maximum number of names that are folded at once.
 const MAX_FOLDED: i64 = 1_000;
+/// Maximum number of pets that a search by name and tag looks at in each status, which takes some 15 ms.
+const MAX_LOOKED_AT: i64 = 2_000;
+/// Maximum number of tags that it looks for in them.
+const MAX_COMPARISONS: i64 = 50_000;
 
 /// Position of a pet in the order of names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,16 +57,37 @@ impl FromStr for NamePosition {
     }
 }
 
-/// Returns the pets of `range` with one of `statuses` and names that begin with `prefix`, without regard to case, in the order of
-/// their names.
+/// Search for the pets of a range by their names.
+#[derive(Debug, Clone)]
+pub struct NameSearch {
+    /// Beginning of the name, in any case.
+    pub prefix: String,
+    /// Statuses, any of which a pet has.
+    pub statuses: Vec<Status>,
+    /// Names of tags, any of which a pet has; without them, its tags do not matter.
+    pub tags: Vec<String>,
+}
+
+/// What a search by name has found.
+#[derive(Debug, Default)]
+pub struct FoundByName {
+    /// The matches, in the order of their positions.
+    pub pets: Vec<(NamePosition, Pet)>,
+    /// Set if the search ended early, because it has looked at many pets without the tags: the position after which it continues.
+    pub continue_after: Option<NamePosition>,
+}
+
+/// Returns the pets of `range` that a search matches, in the order of their names.
 pub async fn find_by_name(
     database: &Database,
-    prefix: &str,
-    statuses: &[Status],
+    search: &NameSearch,
     range: Range<NamePosition>,
-) -> Result<Vec<(NamePosition, Pet)>, Error> {
+) -> Result<FoundByName, Error> {
     let is_small = range.limit <= MAX_SHARED_LIMIT;
-    let find = async |connection: &mut Connection| read(connection, prefix, statuses, range).await;
+    let find = async |connection: &mut Connection| read(connection, search, range).await;
+    if !search.tags.is_empty() {
+        return database.read_large(Cost::Cpu, find).await;
+    }
     if is_small {
         return database.run(find).await;
     }
@@ -74,7 +100,7 @@ pub async fn find_by_name(
 pub const FIND_BY_NAME: &str = concat!(
     "select ",
     pet_columns!(),
-    ", folded_name
+    ", folded_name as position_name, id as position_id, true as is_match, false as is_last
     from unnest($1::text[]) as wanted
     cross join lateral (
         select * from pets
@@ -87,13 +113,38 @@ pub const FIND_BY_NAME: &str = concat!(
     limit $5"
 );
 
+/// Query like [`FIND_BY_NAME`], which looks at the first $7 pets and returns those with any of the tags $6, and the last of them.
+#[doc(hidden)]
+pub const FIND_BY_NAME_AND_TAG: &str = concat!(
+    "select ",
+    pet_columns!(),
+    ", position_name, position_id, is_match, number = $7 as is_last
+    from (
+        select id as position_id, folded_name as position_name, tag_names && $6 as is_match,
+               row_number() over (order by folded_name, id) as number
+        from unnest($1::text[]) as wanted
+        cross join lateral (
+            select * from pets
+            where ((status || ':' || folded_name), id) > (wanted || ':' || $2, $3)
+              and (status || ':' || folded_name) < wanted || $4
+            order by (status || ':' || folded_name), id
+            limit $7
+        ) of_status
+        order by folded_name, id
+        limit $7
+    ) looked_at
+    left join lateral (select * from pets where id = position_id offset 0) pet on is_match
+    where is_match or number = $7
+    order by number
+    limit $5"
+);
+
 async fn read(
     connection: &mut Connection,
-    prefix: &str,
-    statuses: &[Status],
+    search: &NameSearch,
     range: Range<NamePosition>,
-) -> Result<Vec<(NamePosition, Pet)>, Error> {
-    let prefix = fold_name(prefix);
+) -> Result<FoundByName, Error> {
+    let prefix = fold_name(&search.prefix);
     let end = end_of_prefix(&format!(":{prefix}"));
     let start = NamePosition {
         folded_name: prefix,
@@ -101,23 +152,39 @@ async fn read(
     };
     let limit = range.limit();
     let after = range.after.map_or(start.clone(), |after| after.max(start));
-    let statuses: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
-    let rows = sqlx::query(FIND_BY_NAME)
-        .bind(statuses)
-        .bind(after.folded_name)
-        .bind(after.id)
-        .bind(end)
-        .bind(limit)
-        .fetch(connection);
-    let pet = |row: PgRow| {
-        let pet = Pet::from_row(&row)?;
-        let position = NamePosition {
-            folded_name: row.try_get("folded_name")?,
-            id: pet.id.get(),
-        };
-        Ok((position, pet))
+    let statuses: Vec<_> = search.statuses.iter().map(|it| it.as_str()).collect();
+    let mut query = sqlx::query(match search.tags[..] {
+        [] => FIND_BY_NAME,
+        _ => FIND_BY_NAME_AND_TAG,
+    })
+    .bind(statuses)
+    .bind(after.folded_name)
+    .bind(after.id)
+    .bind(end)
+    .bind(limit);
+    if let Ok(tags @ 1..) = i64::try_from(search.tags.len()) {
+        query = query
+            .bind(&search.tags)
+            .bind(MAX_LOOKED_AT.min(MAX_COMPARISONS / tags));
+    }
+    let mut rows = query.fetch(connection);
+    let read = async {
+        let mut found = FoundByName::default();
+        while let Some(row) = rows.try_next().await? {
+            let position = NamePosition {
+                folded_name: row.try_get("position_name")?,
+                id: row.try_get("position_id")?,
+            };
+            if row.try_get("is_last")? {
+                found.continue_after = Some(position.clone());
+            }
+            if row.try_get("is_match")? {
+                found.pets.push((position, Pet::from_row(&row)?));
+            }
+        }
+        Ok(found)
     };
-    with_timeout(rows.and_then(async |row| pet(row)).try_collect()).await
+    with_timeout(read).await
 }
 
 /// Folds up to 1,000 names of pets that were added or renamed without their folded names, in a transaction. Returns their

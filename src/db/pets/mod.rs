@@ -4,6 +4,8 @@ mod add;
 mod change;
 mod find_by;
 mod find_by_name;
+mod list;
+mod tag_names;
 
 use std::sync::Arc;
 
@@ -18,7 +20,14 @@ pub use self::{
         FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, Range, Searched, find_by_all_tags,
         find_by_any_tag, find_by_status,
     },
-    find_by_name::{FIND_BY_NAME, NamePosition, find_by_name, fold_names},
+    find_by_name::{
+        FIND_BY_NAME, FIND_BY_NAME_AND_TAG, FoundByName, NamePosition, NameSearch, find_by_name,
+        fold_names,
+    },
+    list::{
+        LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, Listing, list, write_statuses_of_tags,
+    },
+    tag_names::{SUGGEST_TAGS, compare_tag_names, suggest_tags},
 };
 use super::{
     batch::{BatchResult, BatchedStatement},

@@ -1,0 +1,164 @@
+//! Lists pets by status and tags, in the order of their identifiers or with the newest first.
+//!
+//! Invariants:
+//! - The form of each query fixes its plan, as in [`super::find_by`]. Each pair of a status and a tag is one range of the index
+//!   `pet_tags_by_status`, so that a page costs no more than its matches.
+//! - A tag of a pet whose status the service has not written beside it yet is not found. It is written within seconds
+//!   ([`write_statuses_of_tags`]).
+
+use futures_util::TryStreamExt as _;
+
+use super::find_by::{MAX_SHARED_LIMIT, Range, find_by_status};
+use crate::{
+    db::{
+        codec::pet_columns, connect::Connection, database::Database, deadline::with_timeout,
+        error::Error, large_reads::Cost,
+    },
+    domain::pet::{Pet, Status},
+};
+
+/// Maximum number of tags whose status is written at once.
+const MAX_WRITTEN: i64 = 1_000;
+
+/// Which pets are listed, and in which order.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    /// Statuses, any of which a pet has; all if there are none.
+    pub statuses: Vec<Status>,
+    /// Names of tags, any of which a pet has; without them, its tags do not matter.
+    pub tags: Vec<String>,
+    /// True if the largest identifier comes first.
+    pub is_descending: bool,
+}
+
+/// Query that merges one range of `pet_tags_by_status` per status and tag, in one direction.
+macro_rules! by_tag {
+    ($behind:literal, $up_to:literal, $direction:literal) => {
+        concat!(
+            "select ",
+            pet_columns!(),
+            " from (
+                select pet_id from unnest($1::text[]) as of_status (status)
+                cross join unnest($4::text[]) as of_tag (tag)
+                cross join lateral (
+                    select pet_id from pet_tags
+                    where (status, tag, pet_id) ",
+            $behind,
+            " (of_status.status, of_tag.tag, $2)
+                      and (status, tag) ",
+            $up_to,
+            " (of_status.status, of_tag.tag)
+                    order by status ",
+            $direction,
+            ", tag ",
+            $direction,
+            ", pet_id ",
+            $direction,
+            "
+                    limit $3
+                ) tagged
+                group by pet_id
+                order by pet_id ",
+            $direction,
+            "
+                limit $3
+            ) match
+            cross join lateral (select * from pets where id = pet_id offset 0) pet
+            order by pet_id ",
+            $direction
+        )
+    };
+}
+
+/// Query for the pets behind an identifier with any of several statuses and any of several tags.
+#[doc(hidden)]
+pub const LIST_BY_TAG: &str = by_tag!(">", "<=", "asc");
+
+/// The same, with the newest first.
+#[doc(hidden)]
+pub const LIST_BY_TAG_DESCENDING: &str = by_tag!("<", ">=", "desc");
+
+/// Query for the newest pets before an identifier with any of several statuses, or of all pets if none is given.
+#[doc(hidden)]
+pub const LIST_DESCENDING: &str = concat!(
+    "select ",
+    pet_columns!(),
+    " from (
+        (select * from pets where cardinality($1::text[]) = 0 and id < $2 order by id desc limit $3)
+        union all
+        (select of_status.*
+         from unnest($1::text[]) as wanted
+         cross join lateral (
+             select * from pets where (status, id) < (wanted, $2) and status >= wanted
+             order by status desc, id desc
+             limit $3
+         ) of_status
+         order by of_status.id desc
+         limit $3)
+    ) pet
+    order by id desc"
+);
+
+/// Returns the pets of `range` that a listing has.
+pub async fn list(database: &Database, listing: &Listing, range: Range) -> Result<Vec<Pet>, Error> {
+    if listing.tags.is_empty() && !listing.is_descending {
+        return find_by_status(database, &listing.statuses, range).await;
+    }
+    let find = async |connection: &mut Connection| read(connection, listing, range).await;
+    if range.limit <= MAX_SHARED_LIMIT {
+        return database.run(find).await;
+    }
+    database.read_large(Cost::Rows, find).await
+}
+
+async fn read(
+    connection: &mut Connection,
+    listing: &Listing,
+    range: Range,
+) -> Result<Vec<Pet>, Error> {
+    let Listing {
+        statuses,
+        tags,
+        is_descending,
+    } = listing;
+    let statuses = match statuses[..] {
+        [] if !tags.is_empty() => &Status::ALL,
+        _ => &statuses[..],
+    };
+    let query = match (tags.is_empty(), is_descending) {
+        (true, _) => LIST_DESCENDING,
+        (false, true) => LIST_BY_TAG_DESCENDING,
+        (false, false) => LIST_BY_TAG,
+    };
+    let behind = match range.after {
+        Some(id) => id.get(),
+        None if *is_descending => i64::MAX,
+        None => 0,
+    };
+    let statuses: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
+    let mut query = sqlx::query_as(query)
+        .bind(statuses)
+        .bind(behind)
+        .bind(range.limit());
+    if !tags.is_empty() {
+        query = query.bind(tags);
+    }
+    with_timeout(query.fetch(connection).try_collect()).await
+}
+
+/// Writes the status of their pets beside up to 1,000 tags that were written before there was one, in a transaction. Returns their
+/// number.
+pub async fn write_statuses_of_tags(transaction: &mut Connection) -> Result<u64, Error> {
+    // The order of the index, so that no other one is used.
+    let query = sqlx::query(
+        "update pet_tags set status = pets.status
+         from pets, (
+             select tag, pet_id from pet_tags where status is null
+             order by status, tag, pet_id limit $1 for update skip locked
+         ) old
+         where pet_tags.tag = old.tag and pet_tags.pet_id = old.pet_id and pet_tags.status is null
+           and pets.id = old.pet_id",
+    );
+    let written = with_timeout(query.bind(MAX_WRITTEN).execute(transaction)).await?;
+    Ok(written.rows_affected())
+}

@@ -1,0 +1,90 @@
+//! Suggests names of tags in use, from a table that the service compares with the tags of pets, some names at a time.
+
+use crate::{
+    db::{connect::Connection, deadline::with_timeout, error::Error},
+    domain::{end_of_prefix, pet::fold_name},
+};
+
+/// Maximum number of names that are compared at once.
+const MAX_COMPARED: i64 = 1_000;
+/// Maximum number of names that are looked at for suggestions: no pet may have them any more.
+const MAX_LOOKED_AT: i64 = 200;
+
+/// Query for the names of tags in use whose folded names begin with a prefix.
+#[doc(hidden)]
+pub const SUGGEST_TAGS: &str = "select name from (
+        select name, folded_name from tag_names
+        where folded_name >= $1 and ($2::text is null or folded_name < $2)
+        order by folded_name, name
+        limit $3
+    ) looked_at
+    where exists (select from pet_tags where tag = name limit 1)
+    order by folded_name, name
+    limit $4";
+
+/// Returns up to `limit` names of tags in use that begin with `prefix`, without regard to case, in the order of their folded names.
+pub async fn suggest_tags(
+    connection: &mut Connection,
+    prefix: &str,
+    limit: i64,
+) -> Result<Vec<String>, Error> {
+    let prefix = fold_name(prefix);
+    let end = end_of_prefix(&prefix);
+    let query = sqlx::query_scalar(SUGGEST_TAGS)
+        .bind(prefix)
+        .bind(end)
+        .bind(MAX_LOOKED_AT)
+        .bind(limit);
+    with_timeout(query.fetch_all(connection)).await
+}
+
+/// Names of tags in use behind $1. Each is found by one look into the index, so that it does not matter how many pets have it.
+const USED_NAMES: &str = "with recursive used (name, number) as (
+        (select tag, 1 from pet_tags where tag > $1 order by tag limit 1)
+        union all
+        select next.tag, number + 1
+        from used
+        cross join lateral (
+            select tag from pet_tags where tag > used.name order by tag limit 1
+        ) next
+        where number < $2
+    )
+    select name from used order by name";
+
+/// Adds the names of tags in use to the table, and removes those of others: for up to 1,000 of the former behind `after`. Returns the
+/// last of them, or `None` at the end.
+pub async fn compare_tag_names(
+    connection: &mut Connection,
+    after: &str,
+) -> Result<Option<String>, Error> {
+    let query = sqlx::query_scalar(USED_NAMES)
+        .bind(after)
+        .bind(MAX_COMPARED);
+    let used: Vec<String> = with_timeout(query.fetch_all(&mut *connection)).await?;
+    let is_end = i64::try_from(used.len()).is_ok_and(|used| used < MAX_COMPARED);
+    let last = used.last().filter(|_| !is_end);
+    let query = sqlx::query_scalar(
+        "select name from tag_names where name > $1 and ($2::text is null or name <= $2) order by name",
+    );
+    let query = query.bind(after).bind(last);
+    let known: Vec<String> = with_timeout(query.fetch_all(&mut *connection)).await?;
+    // Both are in the order of their bytes.
+    let is_in = |names: &[String], name: &String| names.binary_search(name).is_ok();
+    let unknown: Vec<&String> = used.iter().filter(|name| !is_in(&known, name)).collect();
+    let unused: Vec<&String> = known.iter().filter(|name| !is_in(&used, name)).collect();
+    if !unknown.is_empty() {
+        let folded: Vec<_> = unknown.iter().map(|name| fold_name(name)).collect();
+        let query = sqlx::query(
+            "insert into tag_names (name, folded_name)
+             select name, folded_name from unnest($1::text[], $2::text[]) as given (name, folded_name)
+             on conflict do nothing",
+        );
+        let query = query.bind(unknown).bind(folded);
+        with_timeout(query.execute(&mut *connection)).await?;
+    }
+    if !unused.is_empty() {
+        let query = sqlx::query("delete from tag_names where name = any ($1)").bind(unused);
+        with_timeout(query.execute(connection)).await?;
+    }
+    Ok(last.cloned())
+}
