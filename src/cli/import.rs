@@ -6,10 +6,11 @@ use std::{
     io::{self, Read},
     path::{Path, PathBuf},
     process,
+    time::Duration,
 };
 
 use clap::Args;
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokio::signal;
 
@@ -81,7 +82,10 @@ impl ImportPets {
             }
         }
         import.add(&chunk).await?;
+        // The file is read; how long the rest takes is not known.
+        bar.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}")?);
         bar.set_message("adding pets");
+        bar.enable_steady_tick(Duration::from_millis(200));
         // Also beside invalid records, so that all problems are known at once.
         for conflict in import.find_conflicts(MAX_PROBLEMS).await? {
             let holder = if conflict.is_stored {
@@ -148,11 +152,11 @@ fn open(path: &Path) -> Result<(Box<dyn Read>, ProgressBar), Error> {
     let bar = match size {
         0 => progress(
             ProgressBar::no_length(),
-            "{spinner} {binary_bytes} {binary_bytes_per_sec} {msg}",
+            "{spinner} {binary_bytes} {binary_bytes_per_sec}",
         ),
         size => progress(
             ProgressBar::new(size),
-            "{wide_bar} {percent}% {binary_bytes_per_sec} {eta} {msg}",
+            "{wide_bar} {percent}% {binary_bytes_per_sec} {eta}",
         ),
     };
     Ok((file, bar?))

@@ -106,7 +106,8 @@ fn describe(error: ApiError) -> String {
     let reasons: Vec<_> = violations
         .iter()
         .map(|violation| match &*violation.field {
-            "body" => violation.reason.clone(),
+            // The record is one line, whose number is before the reason.
+            "body" => violation.reason.replace("(line 1 column ", "(column "),
             field => format!("{field} {}", violation.reason),
         })
         .collect();

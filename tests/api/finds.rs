@@ -466,7 +466,7 @@ async fn find_plans_do_not_depend_on_statistics() {
 }
 
 /// Finds, with the indexes that they use.
-const FINDS: [(&str, &[&str]); 17] = [
+const FINDS: [(&str, &[&str]); 18] = [
     (
         "by_status ('{pending}', '{1}', '{1}', '{0}', '{20}')",
         &["pets_by_status "],
@@ -530,6 +530,10 @@ const FINDS: [(&str, &[&str]); 17] = [
     (
         "list_descending ('{available,sold}', 500, 20)",
         &["pets_by_status "],
+    ),
+    (
+        "suggest_tags ('c', 'd', 200, 20)",
+        &["tag_names_by_folded_name ", "pet_tags_pkey"],
     ),
     (
         "suggest_tags ('tag', 'tah', 20, 20)",

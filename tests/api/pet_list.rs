@@ -248,6 +248,7 @@ async fn tags_in_use_are_suggested() {
     assert_eq!(suggested("STRASS").await, ["straße"]);
     assert_eq!(suggested("a_").await, ["a_b"]);
     assert_eq!(suggested("%25").await, [""; 0]);
+    assert_eq!(suggested("%F4%8F%BF%BF").await, [""; 0]);
     let first = suggested("Tag").await;
     assert_eq!((first.len(), &first[0]), (20, &json!("tag 0001")));
     // Names that no pet has any more are suggested no longer, and go.

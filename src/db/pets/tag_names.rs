@@ -2,7 +2,10 @@
 
 use crate::{
     db::{connect::Connection, deadline::with_timeout, error::Error},
-    domain::{end_of_prefix, pet::fold_name},
+    domain::{
+        end_of_prefix,
+        pet::{MAX_NAME, fold_name},
+    },
 };
 
 /// Maximum number of names that are compared at once.
@@ -14,7 +17,7 @@ const MAX_LOOKED_AT: i64 = 200;
 #[doc(hidden)]
 pub const SUGGEST_TAGS: &str = "select name from (
         select name, folded_name from tag_names
-        where folded_name >= $1 and ($2::text is null or folded_name < $2)
+        where folded_name >= $1 and folded_name < $2
         order by folded_name, name
         limit $3
     ) looked_at
@@ -29,7 +32,9 @@ pub async fn suggest_tags(
     limit: i64,
 ) -> Result<Vec<String>, Error> {
     let prefix = fold_name(prefix);
-    let end = end_of_prefix(&prefix);
+    // No name is behind the last character, repeated.
+    let last = || char::MAX.to_string().repeat(MAX_NAME + 1);
+    let end = end_of_prefix(&prefix).unwrap_or_else(last);
     let query = sqlx::query_scalar(SUGGEST_TAGS)
         .bind(prefix)
         .bind(end)

@@ -6,6 +6,8 @@ The bridge sends texts only, so an agent cannot upload an image; it gives a pet 
 """
 
 import asyncio
+import os
+import subprocess
 import sys
 
 from fastmcp import Client
@@ -27,10 +29,17 @@ TOOLS = {
     "listPets",
     "logoutUser",
     "patchPet",
+    "suggestTags",
     "updatePet",
-    "updatePetWithForm",
     "updateUser",
-    "uploadFile",
+}
+# What is wrong with the settings, by what the bridge says.
+MISTAKES = {
+    "no key; set PET_INVENTORY_KEY": {"PET_INVENTORY_KEY": ""},
+    "contains invalid characters": {"PET_INVENTORY_KEY": "pik_ключ"},
+    "mistyped, expired or revoked": {"PET_INVENTORY_KEY": key + "0"},
+    "no response from http://127.0.0.1:1/api/v3": {"PET_INVENTORY_URL": "http://127.0.0.1:1"},
+    "is not the service": {"PET_INVENTORY_URL": host + "/docs"},
 }
 
 
@@ -75,4 +84,10 @@ async def fails(agent, tool, **arguments):
     raise AssertionError(f"{tool} did not fail")
 
 
+for reason, setting in MISTAKES.items():
+    environment = {**os.environ, "PET_INVENTORY_URL": host, "PET_INVENTORY_KEY": key, **setting}
+    ended = subprocess.run([sys.executable, bridge], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert ended.returncode == 1 and ended.stdout == "", ended
+    assert reason in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+    assert key not in ended.stderr, "the key is in the message"
 asyncio.run(main())
