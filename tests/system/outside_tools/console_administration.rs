@@ -206,6 +206,29 @@ async fn console_shows_sessions_and_the_record() {
     browser.is_clean(&origin, &[]).await;
 }
 
+/// A change that is committed between the read of an empty list and the beginning of its stream is shown, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_misses_no_first_change() {
+    let (app, browser, _) = console(&[]).await;
+    enter(&app, &browser, "pets", "Pets").await;
+    let gate = "const sent = fetch;
+         const gate = new Promise((resolve) => { window.open = resolve; });
+         window.fetch = async (...request) => {
+             if (request[1]?.headers?.accept === 'text/event-stream') await gate;
+             return sent(...request);
+         }";
+    browser.run(gate).await;
+    show(&browser, "changes?kind=pet", "Changes").await;
+    browser
+        .until_text("main", "No changes in the record.")
+        .await;
+    app.pet("Rex").await;
+    browser.run("window.open()").await;
+    browser
+        .until("document.querySelector('.rows tbody')?.innerText.includes('pet 1 created')")
+        .await;
+}
+
 /// Places an order for a new pet.
 async fn place_order(app: &TestApp, pet: u64) {
     let new = json!({"id": pet, "name": "Rex"});

@@ -263,10 +263,16 @@ async fn console_follows_a_pet() {
     browser
         .until("document.querySelector('#history > div > div:last-child > button').hidden")
         .await;
+    // Nothing can be changed after its end, and what was typed can be copied.
+    browser.enter("#name", "Typed").await;
     app.delete(&path).is(200).await;
     browser
         .until_text("#elsewhere", "This pet has been deleted.")
         .await;
+    let left = "const name = document.querySelector('#name');
+         return [name.value, name.readOnly, document.querySelectorAll('#pet-form button, .drop, .gallery .choices').length]";
+    assert_eq!(browser.run(left).await, json!(["Typed", true, 0]));
+    is_accessible(&browser, "deleted").await;
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[REFUSED]).await;
 }
@@ -284,6 +290,11 @@ async fn console_tells_what_is_saved_and_loaded() {
     browser.click("#pet-form .choices button").await;
     browser
         .until_text("#announcement", "Nothing has changed.")
+        .await;
+    let lengths = "return ['name', 'category'].map(it => document.getElementById(it).maxLength)";
+    assert_eq!(browser.run(lengths).await, json!([255, 255]));
+    browser
+        .run("document.querySelector('#name').removeAttribute('maxlength')")
         .await;
     browser
         .enter("#name", &format!("{}{ENTER}", "x".repeat(300)))
@@ -478,6 +489,39 @@ async fn console_repeats_after_a_limit() {
     until_names(&browser, &["Rex"]).await;
 }
 
+/// A change that is refused by a limit is not repeated by itself, and the button sends what is in the form by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_repeats_no_change_by_itself() {
+    let (app, browser, _) = console(&[]).await;
+    let id = app.pet("Rex").await;
+    enter(&app, &browser, &format!("pets/{id}"), "Rex").await;
+    let limited = "const sent = fetch;
+         window.changes = 0;
+         window.fetch = (...request) => {
+             if (request[1]?.method !== 'PATCH') return sent(...request);
+             window.changes += 1;
+             if (window.changes > 1) return sent(...request);
+             const headers = { 'retry-after': '2' };
+             return Promise.resolve(Response.json({ detail: 'limit reached' }, { status: 429, headers }));
+         }";
+    browser.run(limited).await;
+    browser.enter("#name", &format!("Max{ENTER}")).await;
+    browser
+        .until_text(".failure", "You can try again in ")
+        .await;
+    is_accessible(&browser, "limited-change").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.enter("#name", "Moritz").await;
+    browser
+        .until_text(".failure", "You can try again now.")
+        .await;
+    assert_eq!(browser.run("return window.changes").await, 1);
+    browser.click(".failure button").await;
+    browser.until_text("h1", "Moritz").await;
+    let stored = app.get(&format!("/pet/{id}")).is(200).await.json();
+    assert_eq!(stored["name"], "Moritz");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn console_tells_of_an_unavailable_database() {
     let (app, browser, _) = console(&[]).await;
@@ -527,14 +571,31 @@ async fn console_places_and_advances_orders() {
     browser
         .until_text(".failure", &format!("Pet {id} has an open order"))
         .await;
-    is_accessible(&browser, "orders").await;
-    browser.set_viewport(1280, 800, "light").await;
     assert_eq!(
         browser
             .run("return document.querySelectorAll('.failure button').length")
             .await,
         0
     );
+    is_accessible(&browser, "orders").await;
+    browser.set_viewport(1280, 800, "light").await;
+    // A long number stays in one line.
+    let long = json!({"id": 9_007_199_254_740_991_u64, "petId": app.pet("Ada").await});
+    app.post("/store/order", &long).is(201).await;
+    browser.run("location.hash = '#/orders?'").await;
+    let number = "[...document.querySelectorAll('.rows tbody td:first-child')].at(-1)";
+    browser
+        .until(&format!("{number}?.innerText === '9007199254740991'"))
+        .await;
+    let lines = "const range = document.createRange();";
+    let lines =
+        format!("{lines} range.selectNodeContents({number}); return range.getClientRects().length");
+    assert_eq!(browser.run(&lines).await, 1);
+    app.delete("/store/order/9007199254740991").is(200).await;
+    browser.run("location.hash = '#/orders'").await;
+    browser
+        .until("document.querySelectorAll('.rows tbody tr').length === 1")
+        .await;
     for (action, status) in [("Approve", "approved"), ("Deliver", "delivered")] {
         browser.click(&format!("[aria-label^={action}]")).await;
         let orders = async || app.get("/store/orders").is(200).await.json()[0]["status"] == status;

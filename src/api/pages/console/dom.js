@@ -28,6 +28,14 @@ export function field(name, input) {
   return element("p", { className: "field" }, element("label", { htmlFor: input.id }, name), input);
 }
 
+/** Returns a text that breaks anywhere, also where it has no blanks. */
+export const long = (text) => element("span", { className: "long" }, text);
+
+/** Gives the focus to an element if its own one is gone: the keyboard goes on from there. */
+export function keepFocus(target) {
+  if (document.activeElement === document.body) target.focus({ preventScroll: true });
+}
+
 const numbers = new Intl.NumberFormat("en-GB");
 
 /** Formats a number with separators. */

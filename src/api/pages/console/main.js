@@ -1,7 +1,7 @@
 // The frame: which view is shown, its place in the fragment of the URL, and the state of the service.
 
 import { credential, readiness, scopes, signOut } from "./api.js";
-import { element } from "./dom.js";
+import { element, keepFocus } from "./dom.js";
 import { account } from "./views/account.js";
 import { caller } from "./views/caller.js";
 import { callers } from "./views/callers.js";
@@ -14,7 +14,7 @@ import { signIn } from "./views/sign_in.js";
 import { webhook } from "./views/webhook.js";
 import { webhooks } from "./views/webhooks.js";
 import { announce } from "./widgets/announcement.js";
-import { hasEdits, mayLoseEdits, watchEdits } from "./widgets/edits.js";
+import { hasEdits, mayLoseEdits, stateOf, watchEdits } from "./widgets/edits.js";
 import { loadProblem, problem } from "./widgets/problem.js";
 
 /**
@@ -101,6 +101,7 @@ async function showLinks() {
 function reporter(signal, again) {
   return async function report(change, done, form) {
     const focused = document.activeElement;
+    const sent = form && stateOf(form);
     if (done === again && !(await mayLoseEdits(form))) return;
     announce("");
     for (const old of main.querySelectorAll(":scope > .failure")) old.remove();
@@ -116,7 +117,8 @@ function reporter(signal, again) {
     } catch (failure) {
       if (signal.aborted) return;
       main.inert = false;
-      main.prepend(problem(failure, () => report(change, done, form)));
+      // What was edited since then is sent, too.
+      main.prepend(problem(failure, () => (form && stateOf(form) !== sent ? form.requestSubmit() : report(change, done, form))));
     }
     focusAgain(focused);
   };
@@ -124,9 +126,8 @@ function reporter(signal, again) {
 
 /** Gives the focus back to an element that lost it while it was inert, or to the view if the element is gone. */
 function focusAgain(focused) {
-  if (document.activeElement !== document.body) return;
-  focused.focus({ preventScroll: true });
-  if (document.activeElement === document.body) main.focus({ preventScroll: true });
+  keepFocus(focused);
+  keepFocus(main);
 }
 
 /** Shows the view of the fragment, unless the person keeps edits. */

@@ -1,7 +1,7 @@
 // A caller: its plan and scopes, its keys and clients, and its requests by day.
 
 import { json, pages, send } from "../api.js";
-import { element, field, formatTime } from "../dom.js";
+import { element, field, formatTime, long } from "../dom.js";
 import { days } from "../widgets/days.js";
 import { ask } from "../widgets/dialog.js";
 import { leaveFor, watchEdits } from "../widgets/edits.js";
@@ -89,7 +89,7 @@ function keyTable(path, done, report) {
     empty: "No keys yet.",
     columns: [
       ["Key", ({ id, hint }) => [element("code", {}, hint ? `${hint}…` : "–"), ` (${id})`]],
-      ["Name", ({ name }) => name ?? "–"],
+      ["Name", ({ name }) => long(name ?? "–")],
       ...COLUMNS,
       ["", (key) => !isOver(key) && [button("Rotate", key, rotate), button("Revoke", key, revoke)]],
     ],
@@ -106,7 +106,7 @@ function newKey(stored, path, done, report) {
     report(async () => {
       const { key } = await json("POST", `${path}/keys`, { body: { name: name.value.trim() || undefined, scopes: chosen(), expiresIn } });
       await showSecret("The key", key);
-    }, done);
+    }, done, event.target);
   };
   return element("details", {}, element("summary", {}, "New key"),
     element("form", { id: "new-key", on: { submit } },
@@ -138,7 +138,7 @@ function newClient(stored, path, done, report) {
     report(async () => {
       const created = await json("POST", `${path}/clients`, { body: { scopes: chosen() } });
       await showSecret(`The secret of ${created.client_id}`, created.client_secret);
-    }, done);
+    }, done, event.target);
   };
   return element("details", {}, element("summary", {}, "New client"),
     element("form", { id: "new-client", on: { submit } }, boxes, element("div", { className: "choices" }, element("button", {}, "Create"))));

@@ -22,7 +22,7 @@ export async function callers({ parameters, report }) {
     next: pages(`admin/callers?${query}`),
     empty: "No caller matches.",
     columns: [
-      ["Name", ({ id, name }) => element("a", { href: `#/callers/${id}` }, name)],
+      ["Name", ({ id, name }) => element("a", { className: "long", href: `#/callers/${id}` }, name)],
       ["Plan", ({ plan }) => plan],
       ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
       ["Keys and clients", ({ credentials }) => String(credentials)],

@@ -56,7 +56,7 @@ function placeForm(pet, report, done) {
     const idempotencyKey = newIdempotencyKey();
     const shipDate = ships.value ? new Date(ships.value).toISOString() : undefined;
     const body = { petId: Number(petId.value), quantity: Number(quantity.value), shipDate };
-    report(() => json("POST", "store/order", { body, idempotencyKey }), done);
+    report(() => json("POST", "store/order", { body, idempotencyKey }), done, event.target);
   };
   return element("form", { className: "filters", ariaLabel: "New order", on: { submit } },
     field("Number of the pet", petId), field("Quantity", quantity), field("Ships at", ships),

@@ -1,11 +1,11 @@
 // A pet: its pictures, its fields, which can be changed, and its history; and a new pet.
 
 import { json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
-import { element } from "../dom.js";
+import { element, keepFocus } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
-import { hasEdits, leaveFor, mayLoseEdits } from "../widgets/edits.js";
+import { hasEdits, leaveFor, mayLoseEdits, watchEdits } from "../widgets/edits.js";
 import { gallery } from "../widgets/gallery.js";
 import { namesOf, petForm } from "../widgets/pet_form.js";
 import { loadProblem } from "../widgets/problem.js";
@@ -24,6 +24,7 @@ export async function pet({ id, signal, done, report }) {
   let [stored, images] = await load();
   // The form changes the version that it shows, also after the pictures have changed.
   let version = stored;
+  let isDeleted = false;
   const [title, pictures, fields] = [element("div", { className: "title" }), element("div", { tabIndex: -1 }), element("div", {})];
   const notice = element("p", { id: "elsewhere", className: "notice", attributes: { role: "status" } });
 
@@ -36,6 +37,7 @@ export async function pet({ id, signal, done, report }) {
       await send(method, path, { body, ifMatch: base.etag });
       return true;
     } catch (failure) {
+      if (failure.status === 404) showDeleted();
       if (failure.status !== 412) throw failure;
       const theirs = await versioned("GET", path);
       return (await keepsMine(method, body, base.value, theirs.value)) === true && change(method, body, theirs);
@@ -45,14 +47,14 @@ export async function pet({ id, signal, done, report }) {
   /** Reads the pet again, and shows its pictures. */
   async function showPictures() {
     [stored, images] = await load();
-    if (signal.aborted) return;
+    if (signal.aborted || isDeleted) return;
     if (hasSameFields(stored.value, version.value)) version = stored;
     fill();
   }
 
   function fill() {
     const focused = [...pictures.querySelectorAll("button")].indexOf(document.activeElement);
-    pictures.replaceChildren(...gallery(stored.value, images, canWrite ? { move, remove } : {}));
+    pictures.replaceChildren(...gallery(stored.value, images, canWrite && !isDeleted ? { move, remove } : {}));
     if (focused < 0) return;
     pictures.querySelectorAll("button")[focused]?.focus({ preventScroll: true });
     // The button may be gone or disabled.
@@ -80,13 +82,34 @@ export async function pet({ id, signal, done, report }) {
       if (failure.status !== 404) throw failure;
     });
     if (signal.aborted) return;
-    if (theirs === undefined) return notice.replaceChildren("This pet has been deleted.");
+    if (theirs === undefined) return showDeleted();
     if (theirs.etag === stored.etag) return;
     await showPictures();
     if (signal.aborted || version === stored) return;
     if (hasEdits()) return notice.replaceChildren("Somebody else has changed this pet. Your changes are still in the form. ", takeTheirs);
     notice.replaceChildren();
     showFields();
+  }
+
+  /** Takes away what changes the pet. What was typed can still be copied. */
+  function showDeleted() {
+    notice.replaceChildren("This pet has been deleted.");
+    if (isDeleted) return;
+    isDeleted = true;
+    fill();
+    if (drop) drop.remove();
+    title.replaceChildren(title.querySelector("h1"));
+    const form = fields.querySelector("form");
+    if (form) {
+      const edited = hasEdits();
+      for (const control of [...form.elements]) {
+        if (control.matches("button")) control.remove();
+        else if (control.matches("select")) control.disabled = true;
+        else control.readOnly = true;
+      }
+      if (!edited) watchEdits(form);
+    }
+    keepFocus(pictures);
   }
 
   const takeTheirs = element("button", { className: "plain", type: "button", on: { click: async () => {
@@ -121,11 +144,11 @@ export async function pet({ id, signal, done, report }) {
   fill();
   showFields();
   const changed = collected(refresh, signal);
+  const drop = canWrite && uploads(stored.value.id, showPictures, signal);
   return [
     BACK(), notice, title,
     element("div", { className: "columns" },
-      element("section", { className: "card", ariaLabel: "Pictures" }, pictures,
-        canWrite && uploads(stored.value.id, showPictures, signal)),
+      element("section", { className: "card", ariaLabel: "Pictures" }, pictures, drop),
       fields),
     granted.includes("read:changes") && history(stored.value, { signal, changed, missed: changed }),
   ];

@@ -14,7 +14,7 @@ export async function sessions({ done, report }) {
     empty: "No user is logged in.",
     columns: [
       ["Session", ({ id }) => String(id)],
-      ["Caller", ({ caller, callerId }) => element("a", { href: `#/callers/${callerId}` }, caller)],
+      ["Caller", ({ caller, callerId }) => element("a", { className: "long", href: `#/callers/${callerId}` }, caller)],
       ["Since", ({ createdAt }) => formatTime(createdAt)],
       ["Until", ({ revokedAt, expiresAt }) => (revokedAt ? `ended ${formatTime(revokedAt)}` : formatTime(expiresAt))],
       ["", ({ id, revokedAt }) => !revokedAt

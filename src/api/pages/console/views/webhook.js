@@ -1,7 +1,7 @@
 // A webhook: its settings, the deliveries that have failed, and the last attempts.
 
 import { json, pages, send } from "../api.js";
-import { element, formatNumber, formatTime } from "../dom.js";
+import { element, formatNumber, formatTime, long } from "../dom.js";
 import { ask } from "../widgets/dialog.js";
 import { leaveFor, watchEdits } from "../widgets/edits.js";
 import { askOverlap } from "../widgets/overlap.js";
@@ -85,7 +85,7 @@ function deliveryTable(path, done, report) {
       ["What", ({ type, resource }) => `${type} ${resource}`],
       ["Attempts", ({ attempts }) => String(attempts)],
       ["Next", ({ nextAt, parkedAt }) => (nextAt ? formatTime(nextAt) : `given up ${formatTime(parkedAt)}`)],
-      ["Reason", ({ lastError }) => lastError ?? "waits for the one before it"],
+      ["Reason", ({ lastError }) => long(lastError ?? "waits for the one before it")],
       ["", ({ position }) =>
         element("button", { className: "plain", ariaLabel: `Send again: position ${position}`, on: { click: () => retry(position) } }, "Send again")],
     ],
@@ -105,7 +105,7 @@ function attemptTable(path) {
     columns: [
       ["Time", ({ at }) => formatTime(at)],
       ["Position", ({ position }) => (position === undefined ? "test" : String(position))],
-      ["Outcome", ({ status, error }) => (error ? element("span", { className: "problem" }, error) : `accepted with status ${status}`)],
+      ["Outcome", ({ status, error }) => (error ? element("span", { className: "problem long" }, error) : `accepted with status ${status}`)],
       ["Duration", ({ durationSeconds }) => `${formatNumber(durationSeconds)} s`],
       ["Response", ({ response }) => (response ? element("code", {}, beginning(response)) : "–")],
     ],

@@ -1,7 +1,7 @@
 // Changes as a table, which new ones are added to: when, what and by whom.
 
 import { changePages, follow } from "../api.js";
-import { element, formatTime } from "../dom.js";
+import { element, formatTime, long } from "../dom.js";
 import { rows } from "./rows.js";
 
 /**
@@ -9,9 +9,11 @@ import { rows } from "./rows.js";
  * change, and `missed` if some were lost.
  */
 export function changeTable(filters, { signal, changed = () => {}, missed }) {
+  const next = changePages(filters);
   const loaded = ([newest], put) => follow({
     filters,
-    last: newest?.position,
+    // Behind an empty list, everything is new: also what came before the stream was open.
+    last: newest?.position ?? (next.isLast() ? "0" : undefined),
     changed: (change) => {
       put(change);
       changed(change);
@@ -21,14 +23,14 @@ export function changeTable(filters, { signal, changed = () => {}, missed }) {
   });
   return rows({
     name: "Changes",
-    next: changePages(filters),
+    next,
     loaded,
     empty: "No changes in the record.",
     columns: [
       ["Time", ({ at }) => formatTime(at)],
       ["What", ({ kind, resource, action }) => [link(kind, resource), ` ${action}`]],
-      ["By", ({ actor }) => actor ?? "–"],
-      ["Facts", ({ data }) => (data ? Object.entries(data).map(fact).join(", ") : "")],
+      ["By", ({ actor }) => long(actor ?? "–")],
+      ["Facts", ({ data }) => long(data ? Object.entries(data).map(fact).join(", ") : "")],
       ["Request", ({ requestId }) => element("code", {}, requestId ?? "–")],
     ],
   });

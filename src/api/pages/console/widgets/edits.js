@@ -30,4 +30,5 @@ export function leaveFor(hash) {
   location.hash = hash;
 }
 
-const stateOf = (form) => JSON.stringify([...form.elements].map(({ checked, value }) => [checked, value]));
+/** Returns what is chosen and typed in a form, as a text to compare. */
+export const stateOf = (form) => JSON.stringify([...form.elements].map(({ checked, value }) => [checked, value]));

@@ -5,11 +5,14 @@ import { watchEdits } from "./edits.js";
 import { STATUSES } from "./inventory.js";
 import { tagField } from "./tag_field.js";
 
+/** Maximum number of characters that the service accepts. */
+const MAX_LENGTH = 255;
+
 /** Returns the form; `submit` gets the fields that were changed, and the form. `actions` are further buttons. */
 export function petForm(pet, submit, ...actions) {
   const tagsBefore = pet.tags ?? [];
-  const name = element("input", { id: "name", required: true, maxLength: 500, value: pet.name ?? "", autocomplete: "off" });
-  const category = element("input", { id: "category", maxLength: 500, value: pet.category?.name ?? "", autocomplete: "off" });
+  const name = element("input", { id: "name", required: true, maxLength: MAX_LENGTH, value: pet.name ?? "", autocomplete: "off" });
+  const category = element("input", { id: "category", maxLength: MAX_LENGTH, value: pet.category?.name ?? "", autocomplete: "off" });
   const [tagsShown, chosenTags] = tagField(tagsBefore);
   const status = element("select", { id: "state" },
     ...STATUSES.map((it) => element("option", { selected: it === pet.status }, it)));
