@@ -45,6 +45,8 @@ async fn console_administers_callers_and_keys() {
     browser.choose("#plan", "pro").await;
     browser.click("#new-caller button").await;
     browser.until_text("h1", "acme").await;
+    let title = browser.run("return document.title").await;
+    assert_eq!(title, "acme – Pet inventory");
 
     browser.click("section summary").await;
     browser.enter("#key-name", "till 3").await;

@@ -63,6 +63,87 @@ async fn console_shows_the_pets_that_match() {
     browser.is_clean(&origin, &[]).await;
 }
 
+/// Names break between words, and are cut where a word is too long.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_cuts_long_names() {
+    let (app, browser, _) = console(&[]).await;
+    let letters = "x".repeat(255);
+    let words = "Rex of the long name ".repeat(12);
+    let tags = json!([{"name": letters}]);
+    let category = json!({"name": letters});
+    let pet = json!({"name": letters, "tags": tags, "category": category});
+    let id = app.post("/pet", &pet).is(201).await.id();
+    app.pet(words.trim()).await;
+    app.pet("Hippopotamus-Rhinoceros").await;
+    enter(&app, &browser, "pets", "Pets").await;
+    until_cards(&browser, 3).await;
+    is_accessible(&browser, "long-names").await;
+    let whole = "return document.querySelector('.pet a').title";
+    assert_eq!(browser.run(whole).await, letters);
+    show(&browser, &format!("pets/{id}"), &letters).await;
+    browser.until_text("#history", "Time").await;
+    is_accessible(&browser, "long-name").await;
+    browser.set_viewport(320, 800, "light").await;
+    browser.click("#delete").await;
+    browser.until_text("dialog h2", "Delete xxx").await;
+    is_accessible(&browser, "long-question").await;
+    let shown = "return [document.querySelector('h1').title, document.title]";
+    let expected = json!([letters, format!("{letters} – Pet inventory")]);
+    assert_eq!(browser.run(shown).await, expected);
+}
+
+/// Back returns to the same part of the list, also behind its first pages, and to the link that was followed.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_returns_to_the_place_in_a_list() {
+    let (app, browser, _) = console(&[]).await;
+    let pets = "insert into pets (id, status, name, photo_urls, tags)
+                select id, 'available', 'Pet ' || id, '{}', '[]' from generate_series(1, 400) as id";
+    app.database.run(pets).await;
+    let callers = "insert into callers (name, plan, scopes) select 'caller ' || id, 'free', '{}' from generate_series(100, 220) as id";
+    app.database.run(callers).await;
+    enter(&app, &browser, "pets?status=available", "Pets").await;
+    let cases = [
+        ("#/pets/250", "h1", "Pet 250", "#/pets?status=available"),
+        ("#/callers/110", "h1", "caller", "#/callers"),
+    ];
+    for (link, title, name, list) in cases {
+        browser.run(&format!("location.hash = '{list}'")).await;
+        let look = format!(
+            "(() => {{
+                 const link = document.querySelector('a[href=\"{link}\"]');
+                 if (!link) {{
+                     scrollBy(0, 1000);
+                     document.querySelector('.more:not([hidden])')?.click();
+                 }}
+                 return link !== null;
+             }})()"
+        );
+        browser.until(&look).await;
+        let follow = format!(
+            "const link = document.querySelector('a[href=\"{link}\"]');
+             link.scrollIntoView({{ block: 'center' }});
+             window.left = scrollY;
+             link.click();
+             return window.left"
+        );
+        let left = browser.run(&follow).await.as_f64().expect("a number");
+        assert!(left > 1_000.0, "{left}");
+        browser.until_text(title, name).await;
+        assert_eq!(browser.run("return scrollY").await, 0);
+        browser.run("history.back()").await;
+        browser
+            .until(&format!(
+                "location.hash === '{list}' && document.activeElement.hash === '{link}'"
+            ))
+            .await;
+        let place = browser.run("return scrollY").await.as_f64();
+        let place = place.expect("a number");
+        assert!((place - left).abs() < 800.0, "{place}, {left}");
+    }
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[]).await;
+}
+
 /// The grid keeps a bounded part of many pets in the document.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_scrolls_through_many_pets() {
@@ -140,7 +221,10 @@ async fn console_follows_changes() {
     assert_eq!(links, 1);
     browser.until_text("#history", "Time").await;
     let title = browser.run("return document.title").await;
-    assert_eq!(title, "Pets – Pet inventory");
+    assert_eq!(
+        title,
+        "<img src=x onerror=\"document.title='x'\"> – Pet inventory"
+    );
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[]).await;
 }
@@ -422,6 +506,9 @@ async fn console_uploads_and_arranges_pictures() {
     browser.click("dialog button").await;
     count(1).await;
     assert_eq!(last_url(&app, &path).await, ids[0]);
+    // The focus goes on from there.
+    let focused = "document.activeElement.ariaLabel === 'Remove: picture 1'";
+    browser.until(focused).await;
 
     // Dropped files, of which one is cancelled.
     let drop = "
@@ -436,6 +523,20 @@ async fn console_uploads_and_arranges_pictures() {
         .await;
     count(2).await;
     browser.until_text(".uploads", "two.png: cancelled.").await;
+    let hold = "window.fetch = () => new Promise(() => {});
+         const dataTransfer = new DataTransfer();
+         dataTransfer.items.add(new File([new Uint8Array(100)], 'three.png'));
+         const dropped = new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true });
+         XMLHttpRequest.prototype.send = function () {};
+         document.querySelector('.drop').dispatchEvent(dropped);
+         document.querySelector('.uploads button').focus();
+         document.querySelector('.uploads button').click()";
+    let restored = "window.sent = [window.fetch, XMLHttpRequest.prototype.send];";
+    browser.run(&format!("{restored} {hold}")).await;
+    browser.until("document.activeElement.id === 'files'").await;
+    browser
+        .run("[window.fetch, XMLHttpRequest.prototype.send] = window.sent")
+        .await;
 
     // Refused uploads: no image, and too large.
     let large = tempfile::NamedTempFile::with_suffix(".png").expect("a file");

@@ -31,6 +31,14 @@ export function field(name, input) {
 /** Returns a text that breaks anywhere, also where it has no blanks. */
 export const long = (text) => element("span", { className: "long" }, text);
 
+/** Returns a name, which is cut where it is too long; its title is the whole name. */
+export const nameOf = (name) => element("span", { className: "name", title: name }, name);
+
+/** Names the tab after what it shows. */
+export function nameTab(name) {
+  document.title = `${name} – Pet inventory`;
+}
+
 /** Gives the focus to an element if its own one is gone: the keyboard goes on from there. */
 export function keepFocus(target) {
   if (document.activeElement === document.body) target.focus({ preventScroll: true });

@@ -1,7 +1,7 @@
 // The frame: which view is shown, its place in the fragment of the URL, and the state of the service.
 
 import { credential, readiness, scopes, signOut } from "./api.js";
-import { element, keepFocus } from "./dom.js";
+import { element, keepFocus, nameTab } from "./dom.js";
 import { account } from "./views/account.js";
 import { caller } from "./views/caller.js";
 import { callers } from "./views/callers.js";
@@ -30,7 +30,10 @@ const VIEWS = {
   account: { title: "Account", show: account },
 };
 const FIRST = "pets";
+// In milliseconds.
 const READINESS_EACH = 10_000;
+/** Time in which a list is loaded up to the place that the person returns to. */
+const RETURN = 5_000;
 
 const main = document.getElementById("main");
 const views = document.getElementById("views");
@@ -38,6 +41,15 @@ const signOutButton = document.getElementById("sign-out");
 let shown = new AbortController();
 /** Fragment of the view that is shown. */
 let shownHash = location.hash;
+/** Entry of the history that is shown, and how far the others were scrolled when they were left. */
+let entry = thisEntry();
+const positions = new Map();
+
+/** Returns the identifier of the current entry of the history, which is in its state. */
+function thisEntry() {
+  if (!history.state?.entry) history.replaceState({ entry: Math.random() }, "");
+  return history.state.entry;
+}
 
 /** Returns the place in the fragment, `#/pets/7?…`: the name of a view, the identifier of a resource, and parameters. */
 function place() {
@@ -61,7 +73,7 @@ async function show(notice = "", pause = undefined) {
   const { name, id, parameters } = place();
   const { title, show: list, showOne } = isSignedIn ? VIEWS[name] : { title: "Sign in", show: signIn };
   const view = (isSignedIn && id && showOne) || list;
-  document.title = `${title} – Pet inventory`;
+  nameTab(title);
   views.hidden = signOutButton.hidden = !isSignedIn;
   for (const link of views.children) link.ariaCurrent = link.hash === `#/${name}` ? "page" : null;
   const done = () => show();
@@ -78,10 +90,19 @@ async function show(notice = "", pause = undefined) {
   }
   if (signal.aborted) return;
   main.replaceChildren(...content.filter(Boolean));
+  nameTab(main.querySelector("h1")?.textContent ?? title);
+  showCurrentLink();
   main.inert = false;
   main.ariaBusy = null;
   // What is loaded again by itself leaves the focus where it is.
-  if (!(pause && isOutside)) main.focus({ preventScroll: true });
+  if (pause && isOutside) return;
+  main.focus({ preventScroll: true });
+}
+
+/** Scrolls the link to the view into the row of links, which has no room for all of them on a phone. */
+function showCurrentLink() {
+  const link = views.querySelector("[aria-current]");
+  if (link) views.scrollLeft = link.offsetLeft - views.offsetLeft - (views.clientWidth - link.offsetWidth) / 2;
 }
 
 /** Shows the links to the views that the caller may use. */
@@ -132,9 +153,32 @@ function focusAgain(focused) {
 
 /** Shows the view of the fragment, unless the person keeps edits. */
 async function showPlace() {
-  if (!(await mayLoseEdits())) return history.replaceState(null, "", shownHash);
+  if (!(await mayLoseEdits())) return history.replaceState({ entry }, "", shownHash);
+  const left = shownHash;
+  positions.set(entry, scrollY);
+  entry = thisEntry();
   scrollTo(0, 0);
-  show();
+  const showing = show();
+  const { signal } = shown;
+  await showing;
+  if (positions.has(entry) && !signal.aborted) returnTo(positions.get(entry), left, signal);
+}
+
+/** Scrolls to where the person was before, and gives the focus to the link to the place `left`, unless the person goes on meanwhile. */
+async function returnTo(position, left, signal) {
+  const [until, ownAct] = [Date.now() + RETURN, new AbortController()];
+  const over = AbortSignal.any([signal, ownAct.signal]);
+  for (const event of ["wheel", "touchstart", "pointerdown", "keydown"]) addEventListener(event, () => ownAct.abort(), { signal: over });
+  while (!over.aborted && Date.now() < until) {
+    scrollTo(0, position);
+    if (Math.abs(scrollY - position) < 1) break;
+    // A grid loads its next page by itself.
+    main.querySelector(".more:not([hidden])")?.click();
+    await new Promise((resolve) => { setTimeout(resolve, 20); });
+  }
+  const link = [...main.querySelectorAll("a")].find(({ hash }) => hash === left);
+  if (!over.aborted && document.activeElement === main) link?.focus({ preventScroll: true });
+  ownAct.abort();
 }
 
 async function showReadiness() {
@@ -144,7 +188,7 @@ async function showReadiness() {
   // Setting the same text again would make screen readers repeat it.
   if (status.textContent === text) return;
   status.className = className;
-  status.textContent = text;
+  status.textContent = status.title = text;
 }
 
 views.append(...Object.entries(VIEWS).map(([name, { title }]) => element("a", { href: `#/${name}` }, title)));
@@ -158,6 +202,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
+history.scrollRestoration = "manual";
 addEventListener("hashchange", showPlace);
 addEventListener("beforeunload", (event) => hasEdits() && event.preventDefault());
 addEventListener("signed-out", () => show("Your key or session is no longer valid. Sign in again."));

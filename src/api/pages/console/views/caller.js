@@ -1,7 +1,7 @@
 // A caller: its plan and scopes, its keys and clients, and its requests by day.
 
 import { json, pages, send } from "../api.js";
-import { element, field, formatTime, long } from "../dom.js";
+import { element, field, formatTime, nameOf } from "../dom.js";
 import { days } from "../widgets/days.js";
 import { ask } from "../widgets/dialog.js";
 import { leaveFor, watchEdits } from "../widgets/edits.js";
@@ -26,7 +26,7 @@ export async function caller({ id, done, report }) {
   return [
     element("p", {}, element("a", { href: "#/callers" }, "← All callers")),
     element("div", { className: "title" },
-      element("h1", {}, stored.name), stored.disabled && element("strong", { className: "problem" }, "disabled")),
+      element("h1", { title: stored.name }, stored.name), stored.disabled && element("strong", { className: "problem" }, "disabled")),
     element("div", { className: "columns" },
       settings(stored, path, { done, report, remove }),
       element("section", { className: "card", ariaLabel: "Requests" }, element("h2", {}, "Requests by day"), days(usage))),
@@ -81,17 +81,17 @@ function keyTable(path, done, report) {
       await showSecret("The new key", key);
     }, done);
   };
-  const button = (text, key, act) =>
-    element("button", { className: "plain", ariaLabel: `${text} key ${key.id}`, on: { click: () => act(key) } }, text);
+  const button = (text, key, act, more = "") =>
+    element("button", { className: `plain ${more}`, ariaLabel: `${text} key ${key.id}`, on: { click: () => act(key) } }, text);
   return rows({
     name: "Keys",
     next: pages(`${path}/keys?limit=${PAGE}`),
     empty: "No keys yet.",
     columns: [
       ["Key", ({ id, hint }) => [element("code", {}, hint ? `${hint}…` : "–"), ` (${id})`]],
-      ["Name", ({ name }) => long(name ?? "–")],
+      ["Name", ({ name }) => nameOf(name ?? "–")],
       ...COLUMNS,
-      ["", (key) => !isOver(key) && [button("Rotate", key, rotate), button("Revoke", key, revoke)]],
+      ["", (key) => !isOver(key) && [button("Rotate", key, rotate), button("Revoke", key, revoke, "bad")]],
     ],
   });
 }
@@ -126,7 +126,7 @@ function clientTable(path, done, report) {
       ["Client", (client) => element("code", {}, client.client_id)],
       ...COLUMNS,
       ["", (client) => !isOver(client)
-        && element("button", { className: "plain", ariaLabel: `Revoke client ${client.id}`, on: { click: () => revoke(client) } }, "Revoke")],
+        && element("button", { className: "plain bad", ariaLabel: `Revoke client ${client.id}`, on: { click: () => revoke(client) } }, "Revoke")],
     ],
   });
 }

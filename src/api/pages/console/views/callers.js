@@ -1,7 +1,7 @@
 // Callers: search, list and create.
 
 import { json, pages } from "../api.js";
-import { element, field } from "../dom.js";
+import { element, field, nameOf } from "../dom.js";
 import { leaveFor, watchEdits } from "../widgets/edits.js";
 import { rows } from "../widgets/rows.js";
 import { scopeBoxes } from "../widgets/scopes.js";
@@ -22,7 +22,7 @@ export async function callers({ parameters, report }) {
     next: pages(`admin/callers?${query}`),
     empty: "No caller matches.",
     columns: [
-      ["Name", ({ id, name }) => element("a", { className: "long", href: `#/callers/${id}` }, name)],
+      ["Name", ({ id, name }) => element("a", { href: `#/callers/${id}` }, nameOf(name))],
       ["Plan", ({ plan }) => plan],
       ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
       ["Keys and clients", ({ credentials }) => String(credentials)],

@@ -22,8 +22,8 @@ export async function orders({ parameters, done, report }) {
   const remove = async ({ id }) => {
     if (await ask(`Delete order ${id}?`, [], { Delete: true, Keep: false })) await report(() => send("DELETE", `store/order/${id}`), done);
   };
-  const button = (text, order, act) =>
-    element("button", { className: "plain", ariaLabel: `${text} order ${order.id}`, on: { click: () => act(order) } }, text);
+  const button = (text, order, act, more = "") =>
+    element("button", { className: `plain ${more}`, ariaLabel: `${text} order ${order.id}`, on: { click: () => act(order) } }, text);
   const table = await rows({
     name: "Orders",
     next: pages(`store/orders?${query}`),
@@ -36,7 +36,7 @@ export async function orders({ parameters, done, report }) {
       ["Status", ({ status, complete }) => (complete ? `${status}, complete` : status)],
       ["", (order) => [
         isAdmin && NEXT[order.status] && button(order.status === "placed" ? "Approve" : "Deliver", order, advance),
-        granted.includes("write:orders") && (isAdmin || (order.status !== "delivered" && !order.complete)) && button("Delete", order, remove),
+        granted.includes("write:orders") && (isAdmin || (order.status !== "delivered" && !order.complete)) && button("Delete", order, remove, "bad"),
       ]],
     ],
   });

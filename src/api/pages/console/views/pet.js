@@ -1,7 +1,7 @@
 // A pet: its pictures, its fields, which can be changed, and its history; and a new pet.
 
 import { json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
-import { element, keepFocus } from "../dom.js";
+import { element, keepFocus, nameTab } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
@@ -66,13 +66,14 @@ export async function pet({ id, signal, done, report }) {
     version = stored;
     const { value } = version;
     const focused = fields.contains(document.activeElement) && document.activeElement.id;
-    title.replaceChildren(element("h1", {}, value.name),
+    title.replaceChildren(element("h1", { title: value.name }, value.name),
       ...[granted.includes("read:orders") && element("a", { href: `#/orders?pet=${value.id}` }, "Orders")].filter(Boolean),
       element("span", { className: `state ${value.status}` }, value.status));
     fields.replaceChildren(canWrite
       ? petForm(value, save,
         element("button", { id: "delete", type: "button", className: "plain bad", on: { click: removePet } }, "Delete"))
       : facts(value));
+    if (title.isConnected) nameTab(value.name);
     if (focused !== false) document.getElementById(focused || "name")?.focus({ preventScroll: true });
   }
 
@@ -124,10 +125,15 @@ export async function pet({ id, signal, done, report }) {
     report(() => change("PATCH", { photoUrls }, stored), () => report(showPictures, focus));
   }
 
-  async function remove(image, name) {
+  async function remove(image, name, index) {
     const question = [element("p", {}, `Remove ${name} of ${stored.value.name} for good?`)];
+    // The next picture, or the last one.
+    const focus = () => {
+      const left = pictures.querySelectorAll("[title=Remove]");
+      (left[Math.min(index, left.length - 1)] ?? pictures).focus({ preventScroll: true });
+    };
     if (!(await ask("Remove the picture?", question, { Remove: true, Keep: false }))) return;
-    report(() => send("DELETE", `${path}/images/${image}`), () => report(showPictures, () => {}));
+    report(() => send("DELETE", `${path}/images/${image}`), () => report(showPictures, focus));
   }
 
   function save(mine, form) {

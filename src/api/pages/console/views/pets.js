@@ -28,16 +28,17 @@ export async function pets({ signal, parameters, done, report }) {
 
   /** Shows the pets that match the filters, which are in the URL. */
   function show(filters) {
+    if (signal.aborted) return;
     search.abort();
     search = new AbortController();
     const isFiltered = filters.size > 0;
-    history.replaceState(null, "", isFiltered ? `#/pets?${filters}` : "#/pets");
+    history.replaceState(history.state, "", isFiltered ? `#/pets?${filters}` : "#/pets");
     const empty = () => (isFiltered ? element("p", {}, "No pet matches.") : emptyStore(granted, done, report));
     shown = grid({ next: matches(filters, search.signal), card: petCard, empty, signal: search.signal });
     found.replaceChildren(...shown.nodes);
   }
 
-  const form = filterForm(parameters, (filters) => signal.aborted || show(filters));
+  const form = filterForm(parameters, show);
   const isShown = ({ resource, action }) => action === "created" || shown.has(Number(resource));
 
   async function showInventory() {

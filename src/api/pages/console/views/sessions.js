@@ -1,7 +1,7 @@
 // Login sessions of users.
 
 import { pages, send } from "../api.js";
-import { element, formatTime } from "../dom.js";
+import { element, formatTime, nameOf } from "../dom.js";
 import { rows } from "../widgets/rows.js";
 
 const PAGE = 50;
@@ -14,7 +14,7 @@ export async function sessions({ done, report }) {
     empty: "No user is logged in.",
     columns: [
       ["Session", ({ id }) => String(id)],
-      ["Caller", ({ caller, callerId }) => element("a", { className: "long", href: `#/callers/${callerId}` }, caller)],
+      ["Caller", ({ caller, callerId }) => element("a", { href: `#/callers/${callerId}` }, nameOf(caller))],
       ["Since", ({ createdAt }) => formatTime(createdAt)],
       ["Until", ({ revokedAt, expiresAt }) => (revokedAt ? `ended ${formatTime(revokedAt)}` : formatTime(expiresAt))],
       ["", ({ id, revokedAt }) => !revokedAt

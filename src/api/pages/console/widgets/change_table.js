@@ -1,7 +1,7 @@
 // Changes as a table, which new ones are added to: when, what and by whom.
 
 import { changePages, follow } from "../api.js";
-import { element, formatTime, long } from "../dom.js";
+import { element, formatTime, long, nameOf } from "../dom.js";
 import { rows } from "./rows.js";
 
 /**
@@ -29,7 +29,7 @@ export function changeTable(filters, { signal, changed = () => {}, missed }) {
     columns: [
       ["Time", ({ at }) => formatTime(at)],
       ["What", ({ kind, resource, action }) => [link(kind, resource), ` ${action}`]],
-      ["By", ({ actor }) => long(actor ?? "–")],
+      ["By", ({ actor }) => nameOf(actor ?? "–")],
       ["Facts", ({ data }) => long(data ? Object.entries(data).map(fact).join(", ") : "")],
       ["Request", ({ requestId }) => element("code", {}, requestId ?? "–")],
     ],

@@ -2,13 +2,18 @@
 
 import { element } from "../dom.js";
 
+/** Choices that take something away for good. */
+const DANGEROUS = ["Delete", "Remove", "Revoke"];
+
 /**
  * Shows `content` with a button for each of `choices`, whose keys are their texts, and returns the value of the chosen one, or
  * undefined. A button whose value is false changes nothing, and has the focus at first.
  */
 export function ask(title, content, choices) {
-  const buttons = Object.entries(choices).map(([text, value], place) =>
-    element("button", { value: text, autofocus: value === false, className: place === 0 ? "" : "plain" }, text));
+  const buttons = Object.entries(choices).map(([text, value], place) => {
+    const look = place === 0 ? "" : "plain";
+    return element("button", { value: text, autofocus: value === false, className: DANGEROUS.includes(text) ? "bad" : look }, text);
+  });
   const dialog = element("dialog", { ariaLabel: title },
     element("h2", {}, title), ...content, element("form", { method: "dialog", className: "choices" }, ...buttons));
   document.body.append(dialog);

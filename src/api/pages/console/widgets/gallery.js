@@ -8,7 +8,7 @@ const WIDTH = 768;
 
 /**
  * Returns the gallery. `move` gets two places in `photoUrls` to exchange, and the new place of the moved picture in the gallery;
- * `remove` gets an image. Without them, the pictures are only shown.
+ * `remove` gets an image, its name and its place in the gallery. Without them, the pictures are only shown.
  */
 export function gallery(pet, images, { move, remove } = {}) {
   const ids = pet.photoUrls.map((url) => pictureId(pet, url));
@@ -18,8 +18,8 @@ export function gallery(pet, images, { move, remove } = {}) {
   const links = pet.photoUrls.filter((_, place) => !listed.some((picture) => picture.place === place));
   const items = pictures.map(({ id, place }, index) => {
     const name = `picture ${index + 1}`;
-    const action = (text, symbol, act) =>
-      element("button", { className: "plain", title: text, ariaLabel: `${text}: ${name}`, disabled: !act, on: { click: () => act() } }, symbol);
+    const action = (text, symbol, act, more = "") =>
+      element("button", { className: `plain ${more}`, title: text, ariaLabel: `${text}: ${name}`, disabled: !act, on: { click: () => act() } }, symbol);
     const exchange = (to) =>
       place !== undefined && pictures[to]?.place !== undefined && (() => move(place, pictures[to].place, to));
     return element("li", {},
@@ -28,7 +28,7 @@ export function gallery(pet, images, { move, remove } = {}) {
       move && element("div", { className: "choices" },
         action("Move earlier", "←", exchange(index - 1)),
         action("Move later", "→", exchange(index + 1)),
-        action("Remove", "✕", () => remove(id, name))));
+        action("Remove", "✕", () => remove(id, name, index), "bad")));
   });
   return [
     items.length > 0 ? element("ul", { id: "gallery", className: "gallery" }, ...items)

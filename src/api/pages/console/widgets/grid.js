@@ -1,6 +1,6 @@
 // Endless grid: loads the next page before its end is reached, and keeps only the pages near the screen in the document.
 
-import { element } from "../dom.js";
+import { element, keepFocus } from "../dom.js";
 import { loadProblem } from "./problem.js";
 
 /** Distances from the screen at which the next page is loaded, and beyond which a page is emptied. */
@@ -13,7 +13,7 @@ const MARKED = 4_000;
  * content of an empty grid. Besides `nodes`, the grid has functions for items that change, by their id.
  */
 export function grid({ next, card, empty, signal }) {
-  const content = element("div", { className: "pages" });
+  const content = element("div", { className: "pages", tabIndex: -1 });
   const end = element("div", { className: "end", attributes: { role: "status" } });
   const pages = new Map();
   let [isLoading, isComplete] = [false, false];
@@ -42,6 +42,7 @@ export function grid({ next, card, empty, signal }) {
   async function more(pause) {
     if (isLoading) return;
     isLoading = true;
+    const hadFocus = end.contains(document.activeElement);
     try {
       const items = await next();
       if (signal.aborted) return;
@@ -56,6 +57,7 @@ export function grid({ next, card, empty, signal }) {
       if (!signal.aborted) end.replaceChildren(loadProblem(failure, more, pause));
     } finally {
       isLoading = false;
+      if (hadFocus && !signal.aborted) keepFocus(end.querySelector("button") ?? content);
     }
   }
 
@@ -96,7 +98,9 @@ export function grid({ next, card, empty, signal }) {
     setTimeout(() => made.classList.remove("marked"), MARKED);
     if (found) {
       found.items[found.place] = item;
+      const hadFocus = found.shown?.contains(document.activeElement);
       found.shown?.replaceWith(made);
+      if (hadFocus) made.querySelector("a").focus({ preventScroll: true });
     } else if (isNew) {
       const list = pages.keys().next().value ?? add([]);
       pages.get(list).unshift(item);
@@ -109,7 +113,9 @@ export function grid({ next, card, empty, signal }) {
   function drop(id) {
     const found = find(id);
     found?.items.splice(found.place, 1);
+    const hadFocus = found?.shown?.contains(document.activeElement);
     found?.shown?.remove();
+    if (hadFocus) content.focus({ preventScroll: true });
     showEmpty();
   }
 

@@ -6,13 +6,13 @@ import { pictureId, pictureSource } from "../pictures.js";
 const WIDTH = 384;
 
 export function petCard(pet) {
-  const tags = pet.tags.map(({ name }) => name).filter(Boolean);
+  const kinds = [pet.category, ...pet.tags].map((it) => it?.name).filter(Boolean).join(" · ");
   return element("li", { className: "pet" },
     element("div", { className: "picture" }, thumbnail(pet)),
     element("div", { className: "facts" },
-      element("h2", {}, element("a", { href: `#/pets/${pet.id}` }, pet.name)),
+      element("h2", {}, element("a", { href: `#/pets/${pet.id}`, title: pet.name }, pet.name)),
       element("span", { className: `state ${pet.status}` }, pet.status)),
-    element("p", { className: "quiet" }, [pet.category?.name, ...tags].filter(Boolean).join(" · ")));
+    element("p", { className: "quiet", title: kinds }, kinds));
 }
 
 /** Returns the thumbnail of a pet, or its initial. */

@@ -13,7 +13,7 @@ const MARKED = 4_000;
  */
 export async function rows({ name, next, columns, empty, loaded = () => {} }) {
   const body = element("tbody", { role: "rowgroup" });
-  const more = element("button", { className: "plain", hidden: true, on: { click: () => showMore() } }, "Show more");
+  const more = element("button", { className: "plain more", hidden: true, on: { click: () => showMore() } }, "Show more");
   const end = element("div", {}, more);
   const table = element("table", { className: "rows", role: "table", ariaLabel: name, tabIndex: -1 },
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" },

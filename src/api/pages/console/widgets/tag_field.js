@@ -19,7 +19,7 @@ export function tagField(tags) {
     const button = element("button", {
       type: "button", className: "plain", value: tag.name, ariaLabel: `Remove tag ${tag.name}`, on: { click: () => remove(tag) },
     }, "✕");
-    return element("li", {}, element("span", {}, tag.name), button);
+    return element("li", {}, element("span", { title: tag.name }, tag.name), button);
   }
 
   function remove(tag) {

@@ -23,14 +23,21 @@ export function uploads(id, done, signal) {
         try {
           cancelled.throwIfAborted();
           await upload(`pet/${id}/uploadImage`, file, { progress: (part) => { bar.value = part; }, signal: cancelled });
-          item.remove();
+          change(item, () => item.remove());
           await done();
         } catch (failure) {
           const text = cancelled.aborted ? "cancelled." : failure.message;
-          item.replaceChildren(element("span", { className: "problem" }, `${file.name}: ${text}`));
+          change(item, () => item.replaceChildren(element("span", { className: "problem" }, `${file.name}: ${text}`)));
         }
       });
     }
+  }
+
+  /** Changes a row. If its button had the focus, the input gets it. */
+  function change(item, make) {
+    const hadFocus = item.contains(document.activeElement);
+    make();
+    if (hadFocus) input.focus({ preventScroll: true });
   }
 
   input.addEventListener("change", () => {
