@@ -101,6 +101,16 @@ impl Browser {
         .await;
     }
 
+    /// Shows the page in colours of the system only, until the next viewport.
+    pub async fn force_colours(&self) {
+        let feature = json!({ "name": "forced-colors", "value": "active" });
+        self.devtools(
+            "Emulation.setEmulatedMedia",
+            &json!({ "features": [feature] }),
+        )
+        .await;
+    }
+
     async fn devtools(&self, command: &str, parameters: &Value) {
         let body = json!({ "cmd": command, "params": parameters });
         self.post("/goog/cdp/execute", &body).await;

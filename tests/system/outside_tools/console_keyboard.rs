@@ -47,15 +47,15 @@ async fn console_is_used_by_keyboard_alone() {
     assert_eq!(pet[0]["name"], "Max");
     assert_eq!(pet[0]["category"], json!({"name": "Dogs"}));
 
-    press_on(&browser, "Orders", ENTER).await;
-    browser.until_text("h1", "Orders").await;
-    press_on(
-        &browser,
-        "Number of the pet",
-        &format!("{}{ENTER}", pet[0]["id"]),
-    )
-    .await;
+    press_on(&browser, "Order", ENTER).await;
+    browser.until_text("h1", "Orders for pet").await;
+    browser
+        .until("document.activeElement.id === 'quantity'")
+        .await;
+    browser.press(ENTER).await;
     browser.until_text(".rows", "Order").await;
+    let order = app.get("/store/order/1").is(200).await.json();
+    assert_eq!(order["petId"], pet[0]["id"]);
     press_on(&browser, "Approve order 1", ENTER).await;
     let is_approved =
         async || app.get("/store/order/1").is(200).await.json()["status"] == "approved";

@@ -38,6 +38,15 @@ async fn console_shows_the_pets_that_match() {
     enter(&app, &browser, "pets", "Pets").await;
     until_cards(&browser, 30).await;
     browser.until_text("#inventory", "24 available").await;
+    // Without colours, states have different shapes.
+    browser.force_colours().await;
+    let shapes = "return new Set([...document.querySelectorAll('#inventory .state')].map((it) => {
+             const { borderRadius, transform } = getComputedStyle(it, '::before');
+             return borderRadius + transform;
+         })).size";
+    assert_eq!(browser.run(shapes).await, 3);
+    browser.screenshot("console-forced-colours.png").await;
+    browser.set_viewport(1280, 800, "light").await;
     browser
         .until("[...document.querySelectorAll('.pet img')].slice(0, 4).every(it => it.complete && it.naturalWidth === 384)")
         .await;
@@ -692,6 +701,32 @@ async fn console_places_and_advances_orders() {
     let lines =
         format!("{lines} range.selectNodeContents({number}); return range.getClientRects().length");
     assert_eq!(browser.run(&lines).await, 1);
+    // The pets have their names; each one is read once, and a deleted one has its number.
+    let names = "[...document.querySelectorAll('.rows tbody tr')].map((it) => it.cells[1].innerText.trim()).join()";
+    browser
+        .until(&format!("{names} === 'R\\nRex,A\\nAda'"))
+        .await;
+    is_accessible(&browser, "ordered").await;
+    browser.set_viewport(1280, 800, "light").await;
+    app.delete("/pet/2").is(200).await;
+    browser.choose("#state", "placed").await;
+    browser.click("#order-filters button").await;
+    browser
+        .until("location.hash === '#/orders?status=placed'")
+        .await;
+    browser
+        .until(&format!("{names} === 'R\\nRex,2 (deleted)'"))
+        .await;
+    show(&browser, "account", "Account").await;
+    browser.run("performance.clearResourceTimings()").await;
+    show(&browser, "orders", "Orders").await;
+    browser
+        .until(&format!("{names} === 'R\\nRex,2 (deleted)'"))
+        .await;
+    let read = "return performance.getEntriesByType('resource').filter(({ name }) => /pet\\/[0-9]+$/.test(name)).length";
+    assert_eq!(browser.run(read).await, 2);
+    show(&browser, "orders?status=approved", "Orders").await;
+    browser.until_text("main", "No order matches.").await;
     app.delete("/store/order/9007199254740991").is(200).await;
     browser.run("location.hash = '#/orders'").await;
     browser
@@ -751,4 +786,21 @@ async fn console_tells_missing_scopes() {
     browser
         .until("document.querySelector('main form') === null")
         .await;
+    assert_eq!(browser.run(buttons).await, 0);
+
+    // One that may order, and read no orders.
+    let buyer = scopes(&[Scope::ReadPets, Scope::WriteOrders]);
+    let buyer = app.make_key("buyer", buyer).await.secret;
+    browser.click("#sign-out").await;
+    browser.until_text("h1", "Sign in").await;
+    enter_key(&browser, &buyer).await;
+    browser.until_text("h1", "Rex").await;
+    browser.click(".title .button").await;
+    browser.until_text("h1", "Orders for pet").await;
+    browser
+        .until("document.activeElement.id === 'quantity'")
+        .await;
+    browser.press(ENTER).await;
+    browser.until_text("#announcement", "Saved.").await;
+    assert_eq!(app.get("/store/orders").is(200).await.ids().len(), 1);
 }

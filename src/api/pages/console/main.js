@@ -161,6 +161,8 @@ async function showPlace() {
   const showing = show();
   const { signal } = shown;
   await showing;
+  // A link may lead to a field of a form.
+  if (!signal.aborted) main.querySelector("[data-focus]")?.focus();
   if (positions.has(entry) && !signal.aborted) returnTo(positions.get(entry), left, signal);
 }
 

@@ -1,19 +1,23 @@
 // Orders: place, list, advance and delete.
 
 import { json, newIdempotencyKey, pages, scopes, send } from "../api.js";
-import { element, field, formatTime } from "../dom.js";
+import { element, field, formatTime, keepFocus, nameOf } from "../dom.js";
 import { ask } from "../widgets/dialog.js";
+import { thumbnail } from "../widgets/pet_card.js";
 import { rows } from "../widgets/rows.js";
 
-const PAGE = 50;
+/** Number of orders in a page: the pet of each one is read, too. */
+const PAGE = 20;
 /** The state that follows each one. */
 const NEXT = { placed: "approved", approved: "delivered" };
+const STATUSES = ["placed", "approved", "delivered"];
 
-export async function orders({ parameters, done, report }) {
+export async function orders({ parameters, signal, done, report }) {
   const granted = await scopes();
   const isAdmin = granted.includes("admin");
-  const pet = parameters.get("pet");
-  const query = new URLSearchParams({ limit: PAGE, ...(pet && { petId: pet }) });
+  const [pet, status] = [parameters.get("pet"), parameters.get("status")];
+  const query = new URLSearchParams({ limit: PAGE, ...(pet && { petId: pet }), ...(status && { status }) });
+  const petOf = petLinks(granted.includes("read:pets"), signal);
 
   const advance = ({ id, status }) => {
     const next = NEXT[status];
@@ -24,13 +28,14 @@ export async function orders({ parameters, done, report }) {
   };
   const button = (text, order, act, more = "") =>
     element("button", { className: `plain ${more}`, ariaLabel: `${text} order ${order.id}`, on: { click: () => act(order) } }, text);
-  const table = await rows({
+  const none = pet ? "No orders for this pet." : "No orders yet.";
+  const table = granted.includes("read:orders") && await rows({
     name: "Orders",
     next: pages(`store/orders?${query}`),
-    empty: pet ? "No orders for this pet." : "No orders yet.",
+    empty: status ? "No order matches." : none,
     columns: [
       ["Order", ({ id }) => String(id)],
-      ["Pet", ({ petId }) => element("a", { href: `#/pets/${petId}` }, String(petId))],
+      ["Pet", ({ petId }) => petOf(petId)],
       ["Quantity", ({ quantity }) => String(quantity)],
       ["Ships", ({ shipDate }) => (shipDate ? formatTime(shipDate) : "–")],
       ["Status", ({ status, complete }) => (complete ? `${status}, complete` : status)],
@@ -43,13 +48,49 @@ export async function orders({ parameters, done, report }) {
   return [
     element("div", { className: "title" }, element("h1", {}, pet ? `Orders for pet ${pet}` : "Orders"),
       pet && element("a", { href: "#/orders" }, "All orders")),
-    granted.includes("write:orders") && placeForm(pet, report, done), table,
+    granted.includes("write:orders") && placeForm(parameters, report, done), table && filterForm(pet, status), table,
   ];
 }
 
-function placeForm(pet, report, done) {
-  const petId = element("input", { id: "pet", type: "number", min: 1, required: true, value: pet ?? "" });
-  const quantity = element("input", { id: "quantity", type: "number", min: 1, required: true, value: 1 });
+/**
+ * Returns a function that returns a link to the pet with a number, which gets its picture and its name when they are there. Each pet is
+ * read once; one that is deleted keeps its number.
+ */
+function petLinks(canRead, signal) {
+  const read = new Map();
+  return (id) => {
+    if (!canRead) return String(id);
+    if (!read.has(id)) read.set(id, json("GET", `pet/${id}`, { signal }));
+    const link = element("a", { className: "ordered", href: `#/pets/${id}` }, String(id));
+    read.get(id).then(
+      (pet) => link.replaceChildren(element("span", { className: "picture" }, thumbnail(pet)), nameOf(pet.name)),
+      ({ status }) => {
+        if (status !== 404) return;
+        const table = link.closest("table");
+        link.replaceWith(`${id} (deleted)`);
+        keepFocus(table);
+      });
+    return link;
+  };
+}
+
+/** Returns the form of the filter, which is in the URL. */
+function filterForm(pet, status) {
+  const statuses = element("select", { id: "state" }, element("option", { value: "" }, "all"),
+    ...STATUSES.map((it) => element("option", { selected: it === status }, it)));
+  const submit = (event) => {
+    event.preventDefault();
+    location.hash = `#/orders?${new URLSearchParams({ ...(pet && { pet }), ...(statuses.value && { status: statuses.value }) })}`;
+  };
+  return element("form", { id: "order-filters", className: "filters", ariaLabel: "Filters", on: { submit } },
+    field("Status", statuses), element("button", { className: "plain" }, "Show"));
+}
+
+function placeForm(parameters, report, done) {
+  const petId = element("input", { id: "pet", type: "number", min: 1, required: true, value: parameters.get("pet") ?? "" });
+  const quantity = element("input", {
+    id: "quantity", type: "number", min: 1, required: true, value: 1, attributes: parameters.has("new") ? { "data-focus": "" } : {},
+  });
   const ships = element("input", { id: "ships", type: "datetime-local" });
   const submit = (event) => {
     event.preventDefault();

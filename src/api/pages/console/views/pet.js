@@ -67,7 +67,11 @@ export async function pet({ id, signal, done, report }) {
     const { value } = version;
     const focused = fields.contains(document.activeElement) && document.activeElement.id;
     title.replaceChildren(element("h1", { title: value.name }, value.name),
-      ...[granted.includes("read:orders") && element("a", { href: `#/orders?pet=${value.id}` }, "Orders")].filter(Boolean),
+      ...[
+        value.status === "available" && granted.includes("write:orders")
+          && element("a", { className: "button", href: `#/orders?pet=${value.id}&new` }, "Order"),
+        granted.includes("read:orders") && element("a", { href: `#/orders?pet=${value.id}` }, "Orders"),
+      ].filter(Boolean),
       element("span", { className: `state ${value.status}` }, value.status));
     fields.replaceChildren(canWrite
       ? petForm(value, save,

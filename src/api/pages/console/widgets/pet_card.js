@@ -16,7 +16,7 @@ export function petCard(pet) {
 }
 
 /** Returns the thumbnail of a pet, or its initial. */
-function thumbnail(pet) {
+export function thumbnail(pet) {
   const id = pet.photoUrls.map((url) => pictureId(pet, url)).find(Boolean);
   if (!id) return element("span", { ariaHidden: "true" }, [...pet.name][0]);
   const image = element("img", { alt: "", loading: "lazy", decoding: "async", width: WIDTH, height: WIDTH * 0.75 });
