@@ -312,6 +312,23 @@ async fn console_follows_a_pet() {
     browser.until_text("h1", "Max").await;
     let focused = "return [document.activeElement.id, document.activeElement.value]";
     assert_eq!(browser.run(focused).await, json!(["name", "Max"]));
+    // The focus stays on a link, and goes to the pictures if the link is gone.
+    let link = "return document.activeElement.innerText";
+    browser
+        .run("document.querySelector('.title a').focus()")
+        .await;
+    app.patch(&path, &json!({"name": "Ada"})).is(200).await;
+    browser.until_text("h1", "Ada").await;
+    assert_eq!(browser.run(link).await, "Order");
+    app.patch(&path, &json!({"status": "pending"}))
+        .is(200)
+        .await;
+    browser.until_text(".title .state", "pending").await;
+    browser
+        .until("document.activeElement.querySelector('p')?.innerText === 'No pictures yet.'")
+        .await;
+    let title = browser.run("return document.title").await;
+    assert_eq!(title, "Ada – Pet inventory");
 
     browser.enter("#name", "Mine").await;
     let theirs = json!({"name": "Theirs", "status": "sold"});
@@ -343,6 +360,8 @@ async fn console_follows_a_pet() {
     let rows =
         "[...document.querySelectorAll('#history tbody tr')].map(it => it.cells[1].innerText)";
     let expected = json!([
+        format!("pet {id} changed"),
+        format!("pet {id} changed"),
         format!("pet {id} changed"),
         format!("pet {id} changed"),
         format!("pet {id} changed"),

@@ -66,6 +66,7 @@ export async function pet({ id, signal, done, report }) {
     version = stored;
     const { value } = version;
     const focused = fields.contains(document.activeElement) && document.activeElement.id;
+    const link = title.contains(document.activeElement) && document.activeElement.hash;
     title.replaceChildren(element("h1", { title: value.name }, value.name),
       ...[
         value.status === "available" && granted.includes("write:orders")
@@ -77,8 +78,11 @@ export async function pet({ id, signal, done, report }) {
       ? petForm(value, save,
         element("button", { id: "delete", type: "button", className: "plain bad", on: { click: removePet } }, "Delete"))
       : facts(value));
-    if (title.isConnected) nameTab(value.name);
+    if (link) [...title.querySelectorAll("a")].find(({ hash }) => hash === link)?.focus({ preventScroll: true });
     if (focused !== false) document.getElementById(focused || "name")?.focus({ preventScroll: true });
+    if (!title.isConnected) return;
+    nameTab(value.name);
+    keepFocus(pictures);
   }
 
   /** Shows what others have changed, or says so if that would take edits away. */
