@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    output::{Error, print, table},
+    output::{Error, narrow_table, print},
     session::{with_connection, with_database},
 };
 use crate::{
@@ -270,16 +270,22 @@ pub async fn list(
         Ok(db::credentials::list(connection, kind, caller, None, usize::MAX).await?)
     })
     .await?;
-    let has_uses = kind == CredentialKind::ApiKey;
-    let mut heading = vec![
-        "ID", "SECRET", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
-    ];
-    if has_uses {
-        heading.insert(LAST_USED, "LAST USED");
-        heading.insert(NAME, "NAME");
-    }
-    let rows = records.iter().map(|record| to_row(record, has_uses));
-    print(json, table(&heading, rows), &json!(records))
+    let is_key = kind == CredentialKind::ApiKey;
+    let heading = if is_key {
+        &[
+            "ID",
+            "SECRET",
+            "NAME",
+            "CALLER",
+            "LAST USED",
+            "VALID",
+            "SCOPES",
+        ][..]
+    } else {
+        &["ID", "CLIENT ID", "CALLER", "VALID", "SCOPES"]
+    };
+    let rows = records.iter().map(|record| to_row(record, is_key));
+    print(json, narrow_table(heading, rows), &json!(records))
 }
 
 /// Revokes a credential of a kind. `what` is the kind's name in messages, such as "key".
@@ -311,29 +317,22 @@ pub fn time_or_dash(moment: Option<DateTime<Utc>>) -> String {
     moment.map_or_else(|| "-".to_owned(), rfc3339)
 }
 
-/// Columns of the name and, without that, of the last use, which only API keys have.
-const NAME: usize = 2;
-const LAST_USED: usize = 7;
-
-fn to_row(record: &CredentialRecord, has_uses: bool) -> Vec<String> {
+fn to_row(record: &CredentialRecord, is_key: bool) -> Vec<String> {
     let secret = match (&record.client_id, record.hint.as_str()) {
         (Some(client_id), _) => client_id.clone(),
         (None, "") => "(chosen)".to_owned(),
         (None, hint) => format!("{hint}…"),
     };
-    let mut row = vec![
-        record.id.to_string(),
-        secret,
-        record.caller.clone(),
-        record.plan.to_string(),
-        rfc3339(record.created_at),
-        time_or_dash(record.expires_at),
-        time_or_dash(record.revoked_at),
-        record.scopes.to_string(),
-    ];
-    if has_uses {
-        row.insert(LAST_USED, time_or_dash(record.last_used_at));
-        row.insert(NAME, record.name.clone().unwrap_or_else(|| "-".to_owned()));
+    let valid = match (record.revoked_at, record.expires_at) {
+        (Some(time), _) => format!("revoked {}", rfc3339(time)),
+        (None, Some(time)) => format!("until {}", rfc3339(time)),
+        (None, None) => "without end".to_owned(),
+    };
+    let mut row = vec![record.id.to_string(), secret, record.caller.clone(), valid];
+    if is_key {
+        row.insert(2, record.name.clone().unwrap_or_else(|| "-".to_owned()));
+        row.insert(4, time_or_dash(record.last_used_at));
     }
+    row.push(record.scopes.to_string());
     row
 }

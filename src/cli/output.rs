@@ -5,11 +5,14 @@ use std::{
     io::{self, Write as _},
 };
 
-use comfy_table::{ColumnConstraint, Table, Width, presets::NOTHING};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::db;
+
+/// Width of a table that people can read without wide terminals.
+const NARROW: u16 = 100;
 
 /// Failure of a command, which is printed and ends the program.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -92,6 +95,23 @@ pub fn part_of_table(
     widths: &[u16],
     rows: impl Iterator<Item = Vec<String>>,
 ) -> String {
+    to_table(heading, widths, rows).trim_fmt()
+}
+
+/// Formats a table of at most [`NARROW`] columns of a terminal, whose cells continue in the next line where they must.
+pub fn narrow_table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = to_table(Some(heading), &[], rows);
+    table
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(NARROW);
+    table.trim_fmt()
+}
+
+fn to_table(
+    heading: Option<&[&str]>,
+    widths: &[u16],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> Table {
     let rows = rows.map(|row| row.iter().map(|cell| escaped(cell)).collect::<Vec<_>>());
     let mut table = Table::new();
     table.load_style(NOTHING).add_rows(rows);
@@ -106,7 +126,7 @@ pub fn part_of_table(
             width.unwrap_or(Width::Fixed(0)),
         ));
     }
-    table.trim_fmt()
+    table
 }
 
 /// Shows a progress bar on stderr if that is a terminal.

@@ -232,9 +232,6 @@ pub struct CredentialRecord {
     /// Name of its caller.
     #[schema(min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
     pub caller: String,
-    /// Plan of its caller.
-    #[serde(skip)]
-    pub plan: Plan,
     /// First characters of the secret; empty if a person chose it.
     #[schema(max_length = 8, pattern = "^[0-9A-Za-z_]*$")]
     pub hint: String,
@@ -294,7 +291,7 @@ pub async fn list(
     macro_rules! list {
         ($from:literal) => {
             concat!(
-                "select credentials.id, hint, credentials.name, client_id, caller_id, callers.name as caller, plan,
+                "select credentials.id, hint, credentials.name, client_id, caller_id, callers.name as caller,
                         callers.scopes, credentials.scopes as own_scopes,
                         credentials.created_at, expires_at, revoked_at, last_used_at
                  from ",

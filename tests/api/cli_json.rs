@@ -230,11 +230,47 @@ async fn columns_are_aligned_behind_wide_characters() {
             // A combining character has no width.
             width(&line[..start].replace('\u{301}', ""))
         };
-        let plan = column(lines[0], "PLAN");
+        let (title, cell) = match list {
+            "keys" => ("VALID", "without end"),
+            _ => ("PLAN", "free"),
+        };
+        let title = column(lines[0], title);
         for line in &lines[1..] {
-            assert_eq!(column(line, "free"), plan, "{table}");
+            assert_eq!(column(line, cell), title, "{table}");
             assert_eq!(*line, line.trim_end(), "{table:?}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_of_keys_fits_a_terminal() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    let (caller, name) = ("c".repeat(64), "name of a till ".repeat(6));
+    let mut create = vec![
+        "keys",
+        "create",
+        "--caller",
+        &caller,
+        "--plan",
+        "enterprise",
+    ];
+    for scope in [
+        "read:pets",
+        "write:pets",
+        "read:orders",
+        "write:orders",
+        "read:changes",
+        "admin",
+    ] {
+        create.extend(["--scope", scope]);
+    }
+    create.extend(["--name", &name, "--expires", "90d"]);
+    commands.run(&create).await.is(0);
+    let table = commands.run(&["keys", "list"]).await.is(0).stdout;
+    assert!(table.lines().all(|line| width(line) <= 100), "{table}");
+    let all: String = table.split_whitespace().collect();
+    for word in ["read:changes", "admin", "until", "LASTUSED"] {
+        assert!(all.contains(word), "{table}");
     }
 }
 

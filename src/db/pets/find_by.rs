@@ -34,7 +34,7 @@ use crate::{
 /// more that shows if there is another page.
 pub(super) const MAX_SHARED_LIMIT: usize = 33;
 /// Maximum number of tag names of a page that shares a statement.
-const MAX_SHARED_NAMES: usize = 8;
+pub(super) const MAX_SHARED_NAMES: usize = 8;
 /// Maximum number of index entries that a page of pets with all of several tags reads, which takes some 15 ms.
 const MAX_STEPS: i32 = 2_000;
 /// Maximum number of tags that it looks for in the pets: to look for 100 among 100 takes up to 0.1 ms.

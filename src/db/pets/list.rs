@@ -8,7 +8,7 @@
 
 use futures_util::TryStreamExt as _;
 
-use super::find_by::{MAX_SHARED_LIMIT, Range, find_by_status};
+use super::find_by::{MAX_SHARED_LIMIT, MAX_SHARED_NAMES, Range, find_by_status};
 use crate::{
     db::{
         codec::pet_columns, connect::Connection, database::Database, deadline::with_timeout,
@@ -105,7 +105,7 @@ pub async fn list(database: &Database, listing: &Listing, range: Range) -> Resul
         return find_by_status(database, &listing.statuses, range).await;
     }
     let find = async |connection: &mut Connection| read(connection, listing, range).await;
-    if range.limit <= MAX_SHARED_LIMIT {
+    if range.limit <= MAX_SHARED_LIMIT && listing.tags.len() <= MAX_SHARED_NAMES {
         return database.run(find).await;
     }
     database.read_large(Cost::Rows, find).await
