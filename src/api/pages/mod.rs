@@ -24,7 +24,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 35] = modules![
+const MODULES: [(&str, &str); 36] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -59,6 +59,7 @@ const MODULES: [(&str, &str); 35] = modules![
     "widgets/scopes.js",
     "widgets/secret.js",
     "widgets/tag_field.js",
+    "widgets/tag_suggestions.js",
     "widgets/uploads.js",
 ];
 

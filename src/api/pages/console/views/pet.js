@@ -10,10 +10,12 @@ import { gallery } from "../widgets/gallery.js";
 import { namesOf, petForm } from "../widgets/pet_form.js";
 import { loadProblem } from "../widgets/problem.js";
 import { uploads } from "../widgets/uploads.js";
+import { listPlace } from "./pets.js";
 
 /** Time over which changes by others are collected, and time until they are read again after a failure, in milliseconds. */
 const [COLLECT, AGAIN] = [300, 5_000];
-const BACK = () => element("p", {}, element("a", { href: "#/pets" }, "← All pets"));
+/** Returns the link to the list, as it was shown last. */
+const BACK = () => element("p", {}, element("a", { href: listPlace }, "← Pets"));
 
 export async function pet({ id, signal, done, report }) {
   if (id === "new") return newPet(report);
@@ -152,7 +154,7 @@ export async function pet({ id, signal, done, report }) {
   async function removePet() {
     const question = [element("p", {}, `${version.value.name} and its pictures are deleted for good.`)];
     if (!(await ask(`Delete ${version.value.name}?`, question, { Delete: true, Keep: false }))) return;
-    report(() => change("DELETE", undefined, version), (isDeleted) => (isDeleted ? leaveFor("#/pets") : done()));
+    report(() => change("DELETE", undefined, version), (isDeleted) => (isDeleted ? leaveFor(listPlace) : done()));
   }
 
   fill();

@@ -1,12 +1,16 @@
 // The pets of the store: search, filters, the inventory, and a grid of all matches, which follows the record of changes.
 
 import { follow, hasDemoKeys, json, newIdempotencyKey, pages, scopes } from "../api.js";
-import { element, field } from "../dom.js";
+import { element, field, nameOf } from "../dom.js";
 import { grid } from "../widgets/grid.js";
 import { STATUSES, inventory } from "../widgets/inventory.js";
 import { petCard } from "../widgets/pet_card.js";
+import { isTemporary } from "../widgets/problem.js";
+import { tagSuggestions, tagsThatBegin } from "../widgets/tag_suggestions.js";
 
 const PAGE = 60;
+/** Maximum number of characters that the service accepts. */
+const MAX_LENGTH = 255;
 // In milliseconds.
 /** Time without typing after which a search begins. */
 const PAUSE = 250;
@@ -18,12 +22,16 @@ const [COLLECT, REST, AGAIN] = [200, 600, 5_000];
 /** Maximum number of pets that are read at once, and of changed ones that wait for that; beyond it, the grid begins anew. */
 const [MAX_READ, MAX_WAITING] = [20, 500];
 
+/** Fragment of the list with the filters that were shown last. */
+export let listPlace = "#/pets";
+
 export async function pets({ signal, parameters, done, report }) {
   const granted = await scopes();
   const chart = element("div", {});
   const found = element("div", { id: "pets" });
   let search = new AbortController();
   let shown;
+  let counts;
   signal.addEventListener("abort", () => search.abort());
 
   /** Shows the pets that match the filters, which are in the URL. */
@@ -31,39 +39,58 @@ export async function pets({ signal, parameters, done, report }) {
     if (signal.aborted) return;
     search.abort();
     search = new AbortController();
-    const isFiltered = filters.size > 0;
-    history.replaceState(history.state, "", isFiltered ? `#/pets?${filters}` : "#/pets");
-    const empty = () => (isFiltered ? element("p", {}, "No pet matches.") : emptyStore(granted, done, report));
+    listPlace = filters.size > 0 ? `#/pets?${filters}` : "#/pets";
+    history.replaceState(history.state, "", listPlace);
+    const empty = () => (isFiltered(filters) ? noMatch(filters, search.signal) : emptyStore(granted, done, report));
     shown = grid({ next: matches(filters, search.signal), card: petCard, empty, signal: search.signal });
     found.replaceChildren(...shown.nodes);
+    showCounts();
+  }
+
+  function showCounts() {
+    if (counts) chart.replaceChildren(inventory(counts, isFiltered(filtersOf(form))));
   }
 
   const form = filterForm(parameters, show);
   const isShown = ({ resource, action }) => action === "created" || shown.has(Number(resource));
 
+  async function readCounts() {
+    if (!granted.includes("read:orders")) return;
+    counts = await json("GET", "store/inventory");
+    showCounts();
+  }
+
+  /** Shows the inventory, also after failures. The grid tells them. */
   async function showInventory() {
-    if (granted.includes("read:orders")) chart.replaceChildren(inventory(await json("GET", "store/inventory")));
+    const failure = await readCounts().then(() => null, (it) => it);
+    if (failure === null || !isTemporary(failure) || signal.aborted) return;
+    await wait(failure.retryAfter * 1_000 || AGAIN);
+    if (!signal.aborted) showInventory();
   }
 
   /** Shows the new states of changed pets. */
   async function refresh(changes) {
-    await Promise.all(changes.map(async ([id, { isNew, isGone }]) => {
-      if (isGone) return shown.drop(id);
+    const read = await Promise.all(changes.map(async ([id, { isNew, isGone }]) => {
       // It may be gone again.
-      const pet = await json("GET", `pet/${id}`).catch((failure) => {
+      const pet = isGone ? undefined : await json("GET", `pet/${id}`).catch((failure) => {
         if (failure.status !== 404) throw failure;
       });
-      if (pet === undefined) return shown.drop(id);
-      shown.put(pet, isNew && isMatch(pet, filtersOf(form)));
+      return { id, isNew, pet };
     }));
-    if (changes.some(([, { hasStatus }]) => hasStatus)) await showInventory();
+    const filters = filtersOf(form);
+    for (const { id, isNew, pet } of read) {
+      if (pet === undefined) shown.drop(id);
+      else shown.put(pet, isNew && isMatch(pet, filters) && (isNewestFirst(filters) || shown.isEmpty()));
+    }
+    if (changes.some(([, { hasStatus }]) => hasStatus)) await readCounts();
   }
 
-  const missed = () => show(filtersOf(form));
-  if (granted.includes("read:changes")) follow({ changed: collected(isShown, refresh, missed, signal), missed, signal });
-  show(filtersOf(form));
-  // The grid tells failures.
-  showInventory().catch(() => {});
+  const begin = () => {
+    show(filtersOf(form));
+    showInventory();
+  };
+  if (granted.includes("read:changes")) follow({ changed: collected(isShown, refresh, begin, signal), missed: begin, signal });
+  begin();
   return [
     element("div", { className: "title" }, element("h1", {}, "Pets"),
       granted.includes("write:pets") && element("a", { className: "button", href: "#/pets/new" }, "New pet")),
@@ -75,18 +102,38 @@ export async function pets({ signal, parameters, done, report }) {
 function filterForm(parameters, changed) {
   const statuses = parameters.getAll("status");
   const text = (name) => element("input", {
-    id: name, name, type: "search", maxLength: 200, value: parameters.get(name) ?? "", autocomplete: "off",
+    id: name, name, type: "search", maxLength: MAX_LENGTH, value: parameters.get(name) ?? "", autocomplete: "off",
   });
+  const [name, tag] = [text("name"), text("tag")];
+  const order = element("select", { id: "sort", name: "sort" },
+    element("option", { value: "" }, "Newest first"),
+    element("option", { value: "id" }, "By number"),
+    element("option", { value: "name", hidden: true, disabled: true }, "By name"));
+  let sort = parameters.get("sort") === "id" ? "id" : "";
   let timer;
+
+  /** Pets that are searched by name come in the order of the names. */
+  function showOrder() {
+    const isByName = name.value.trim() !== "";
+    if (!order.disabled) sort = order.value;
+    order.disabled = isByName;
+    order.value = isByName ? "name" : sort;
+  }
+
   const form = element("form", { className: "filters", ariaLabel: "Filters", attributes: { role: "search" } },
-    field("Name begins with", text("name")),
-    field("Tag", text("tag")),
+    field("Name begins with", name),
+    field("Tag", tag),
+    tagSuggestions(tag),
+    field("Order", order),
     element("fieldset", {},
       element("legend", {}, "Status"),
       ...STATUSES.map((status) => element("label", {},
         element("input", { type: "checkbox", name: "status", value: status, checked: statuses.includes(status) }),
         ` ${status}`))));
+  order.value = sort;
+  showOrder();
   form.addEventListener("input", () => {
+    showOrder();
     clearTimeout(timer);
     timer = setTimeout(() => changed(filtersOf(form)), PAUSE);
   });
@@ -99,16 +146,34 @@ function filtersOf(form) {
   return new URLSearchParams(filled);
 }
 
-/** Returns a function that returns the next matches. The service finds by tag, or by name and status: the rest is done here. */
+const isFiltered = (filters) => ["name", "tag", "status"].some((name) => filters.has(name));
+
+const isNewestFirst = (filters) => !filters.has("name") && !filters.has("sort");
+
+/** Returns a function that returns the next matches. */
 function matches(filters, signal) {
+  const query = new URLSearchParams(filters);
+  query.set("limit", PAGE);
+  if (isNewestFirst(filters)) query.set("sort", "-id");
+  return pages(`pet?${query}`, signal);
+}
+
+/** Returns what is shown without a match: for a tag that is not in use, links to others that begin alike. */
+function noMatch(filters, signal) {
   const tag = filters.get("tag");
-  if (tag === null) {
-    const query = new URLSearchParams(filters);
-    query.set("limit", PAGE);
-    return pages(`pet?${query}`, signal);
-  }
-  const next = pages(`pet/findByTags?${new URLSearchParams({ tags: tag, limit: PAGE })}`, signal);
-  return async () => (await next())?.filter((pet) => isMatch(pet, filters)) ?? null;
+  if (tag === null) return element("p", {}, "No pet matches.");
+  const isOnlyTag = !filters.has("name") && !filters.has("status");
+  const content = element("div", {}, element("p", { className: "long" }, isOnlyTag ? `No pet has the tag “${tag}”.` : "No pet matches."));
+  const prefix = [...tag.trim()].slice(0, 2).join("");
+  tagsThatBegin(prefix, signal).then((names) => {
+    if (names.length === 0 || names.includes(tag)) return;
+    content.append(element("p", { id: "other-tags" }, `Tags that begin with “${prefix}”: `, ...names.flatMap((name) => {
+      const query = new URLSearchParams(filters);
+      query.set("tag", name);
+      return [element("a", { href: `#/pets?${query}` }, nameOf(name)), " "];
+    })));
+  }, () => {});
+  return content;
 }
 
 function isMatch(pet, filters) {
@@ -118,6 +183,8 @@ function isMatch(pet, filters) {
     && (statuses.length === 0 || statuses.includes(pet.status));
 }
 
+const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
+
 /**
  * Returns a listener for changes, which passes those of each pet to `refresh` as one: of those that `isWanted`, several pets at once,
  * one call at a time. Calls `overflow` in place of it after too many changes.
@@ -125,7 +192,6 @@ function isMatch(pet, filters) {
 function collected(isWanted, refresh, overflow, signal) {
   const changes = new Map();
   let isWaiting = false;
-  const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
 
   async function run() {
     isWaiting = true;

@@ -5,6 +5,8 @@ import { loadProblem } from "./problem.js";
 
 /** Distances from the screen at which the next page is loaded, and beyond which a page is emptied. */
 const [LOAD, KEEP] = ["800px", "1600px"];
+/** Maximum number of pages without items that are loaded one after the other: each request counts against the limits. */
+const MAX_EMPTY = 5;
 /** Time for which an item that has changed is marked, in milliseconds. */
 const MARKED = 4_000;
 
@@ -44,9 +46,10 @@ export function grid({ next, card, empty, signal }) {
     isLoading = true;
     const hadFocus = end.contains(document.activeElement);
     try {
-      const items = await next();
+      const items = await nextItems();
       if (signal.aborted) return;
       if (items === null) return finish();
+      if (items.length === 0) return end.replaceChildren(goOn());
       // New ones may have been put at the beginning.
       add(items.filter(({ id }) => !find(id)));
       end.replaceChildren();
@@ -60,6 +63,19 @@ export function grid({ next, card, empty, signal }) {
       if (hadFocus && !signal.aborted) keepFocus(end.querySelector("button") ?? content);
     }
   }
+
+  /** Returns the next items. A page may have none while more remain. */
+  async function nextItems() {
+    let items = await next();
+    for (let pages = 1; items?.length === 0 && pages < MAX_EMPTY && !signal.aborted; pages += 1) {
+      end.replaceChildren(element("p", { className: "quiet" }, "Searching …"));
+      items = await next();
+    }
+    return items;
+  }
+
+  const goOn = () => element("p", {}, "No match so far. ",
+    element("button", { className: "plain more", type: "button", on: { click: () => more() } }, "Search on"));
 
   function add(items) {
     const list = element("ul", { className: "grid", ariaLabel: `Page ${pages.size + 1}` });
@@ -76,9 +92,11 @@ export function grid({ next, card, empty, signal }) {
     showEmpty();
   }
 
+  const isEmpty = () => isComplete && [...pages.values()].every((items) => items.length === 0);
+
   /** Shows the content of an empty grid if there are no items. */
   function showEmpty() {
-    if (isComplete) end.replaceChildren([...pages.values()].every((items) => items.length === 0) ? empty() : "");
+    if (isComplete) end.replaceChildren(isEmpty() ? empty() : "");
   }
 
   /** Returns the list of the item with this id, its place there, and its card if it is in the document. */
@@ -124,5 +142,5 @@ export function grid({ next, card, empty, signal }) {
     nearScreen.disconnect();
   });
   nearEnd.observe(end);
-  return { nodes: [content, end], put, drop, has: (id) => find(id) !== undefined };
+  return { nodes: [content, end], put, drop, isEmpty, has: (id) => find(id) !== undefined };
 }

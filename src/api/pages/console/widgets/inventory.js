@@ -6,7 +6,8 @@ const [WIDTH, HEIGHT] = [600, 12];
 
 export const STATUSES = ["available", "pending", "sold"];
 
-export function inventory(counts) {
+/** Returns the inventory. `isPartShown` says that the page shows a part of the store only. */
+export function inventory(counts, isPartShown) {
   const total = STATUSES.reduce((sum, status) => sum + (counts[status] ?? 0), 0);
   const bar = svg("svg", {
     class: "inventory", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true",
@@ -19,6 +20,7 @@ export function inventory(counts) {
   }
   return element("figure", { id: "inventory" }, bar,
     element("figcaption", { className: "legend" },
+      isPartShown && element("span", { className: "quiet" }, "Whole store:"),
       ...STATUSES.map((status) =>
         element("span", { className: `state ${status}` }, `${formatNumber(counts[status] ?? 0)} ${status}`))));
 }

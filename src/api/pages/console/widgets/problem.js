@@ -27,7 +27,8 @@ export function loadProblem(failure, load, pause = SHORTEST_PAUSE) {
   return content;
 }
 
-const isTemporary = ({ status }) => TEMPORARY.includes(status);
+/** Returns true if trying again can help. */
+export const isTemporary = ({ status }) => TEMPORARY.includes(status);
 
 /** Returns the text of a failure, with a button that calls `retry`, and the place of a countdown. */
 function failed(failure, retry) {

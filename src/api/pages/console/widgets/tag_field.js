@@ -1,6 +1,7 @@
 // Tags of a pet: each one can be removed, and an input adds one.
 
 import { element, field } from "../dom.js";
+import { tagSuggestions } from "./tag_suggestions.js";
 
 const MAX_LENGTH = 255;
 
@@ -46,7 +47,7 @@ export function tagField(tags) {
   });
   const button = element("button", { type: "button", className: "plain", on: { click: () => { add(); input.focus(); } } }, "Add");
   show();
-  const content = element("div", { className: "tags" }, field("Add a tag", input), button, list);
+  const content = element("div", { className: "tags" }, field("Add a tag", input), button, tagSuggestions(input), list);
   return [content, () => {
     add();
     return chosen;
