@@ -891,9 +891,13 @@ async fn console_places_and_advances_orders() {
     browser.set_viewport(1280, 800, "light").await;
     // A long number stays in one line.
     let long = json!({"id": 9_007_199_254_740_991_u64, "petId": app.pet("Ada").await});
-    app.post("/store/order", &long).is(201).await;
+    let shopper = scopes(&[Scope::ReadOrders, Scope::WriteOrders]);
+    let shopper = app.make_key("shopper", shopper).await.secret;
+    let request = app.anonymous(Method::POST, "/store/order").json(&long);
+    let placed = request.header("api_key", &shopper).is(201).await.json();
     browser.run("location.hash = '#/orders?'").await;
-    let number = "[...document.querySelectorAll('.rows tbody td:first-child')].at(-1)";
+    // The newest is the first one.
+    let number = "document.querySelector('.rows tbody td:first-child')";
     browser
         .until(&format!("{number}?.innerText === '9007199254740991'"))
         .await;
@@ -904,8 +908,19 @@ async fn console_places_and_advances_orders() {
     // The pets have their names; each one is read once, and a deleted one has its number.
     let names = "[...document.querySelectorAll('.rows tbody tr')].map((it) => it.cells[1].innerText.trim()).join()";
     browser
-        .until(&format!("{names} === 'R\\nRex,A\\nAda'"))
+        .until(&format!("{names} === 'A\\nAda,R\\nRex'"))
         .await;
+    let cells = |title: &str| {
+        format!("[...document.querySelectorAll('[data-title={title}]')].map((it) => it.innerText)")
+    };
+    let callers = browser.run(&format!("return {}", cells("By"))).await;
+    assert_eq!(callers, json!(["shopper", "tester"]));
+    let time = format!(
+        "return {}[0] === new Intl.DateTimeFormat('en-GB', {{ dateStyle: 'medium', timeStyle: 'short' }}).format(new Date({}))",
+        cells("Placed"),
+        placed["createdAt"]
+    );
+    assert_eq!(browser.run(&time).await, true);
     is_accessible(&browser, "ordered").await;
     browser.set_viewport(1280, 800, "light").await;
     app.delete("/pet/2").is(200).await;
@@ -915,16 +930,25 @@ async fn console_places_and_advances_orders() {
         .until("location.hash === '#/orders?status=placed'")
         .await;
     browser
-        .until(&format!("{names} === 'R\\nRex,2 (deleted)'"))
+        .until(&format!("{names} === '2 (deleted),R\\nRex'"))
         .await;
     show(&browser, "account", "Account").await;
     browser.run("performance.clearResourceTimings()").await;
     show(&browser, "orders", "Orders").await;
     browser
-        .until(&format!("{names} === 'R\\nRex,2 (deleted)'"))
+        .until(&format!("{names} === '2 (deleted),R\\nRex'"))
         .await;
     let read = "return performance.getEntriesByType('resource').filter(({ name }) => /pet\\/[0-9]+$/.test(name)).length";
     assert_eq!(browser.run(read).await, 2);
+    // The order of a caller that is deleted has no name.
+    let caller = app.get("/admin/callers?name=shopper").is(200).await.ids()[0];
+    app.delete(&format!("/admin/callers/{caller}"))
+        .is(200)
+        .await;
+    browser.run("location.hash = '#/orders?'").await;
+    browser
+        .until(&format!("{}.join() === '–,tester'", cells("By")))
+        .await;
     show(&browser, "orders?status=approved", "Orders").await;
     browser.until_text("main", "No order matches.").await;
     app.delete("/store/order/9007199254740991").is(200).await;
@@ -1003,4 +1027,22 @@ async fn console_tells_missing_scopes() {
     browser.press(ENTER).await;
     browser.until_text("#announcement", "Saved.").await;
     assert_eq!(app.get("/store/orders").is(200).await.ids().len(), 1);
+
+    // One that sees its own orders only.
+    let shopper = scopes(&[Scope::ReadPets, Scope::ReadOrders, Scope::WriteOrders]);
+    let shopper = app.make_key("shopper", shopper).await.secret;
+    let order = json!({"petId": app.pet("Ada").await});
+    let request = app.anonymous(Method::POST, "/store/order").json(&order);
+    request.header("api_key", &shopper).is(201).await;
+    browser.click("#sign-out").await;
+    browser.until_text("h1", "Sign in").await;
+    enter_key(&browser, &shopper).await;
+    show(&browser, "orders", "Orders").await;
+    let titles =
+        "[...document.querySelectorAll('.rows tbody td')].map((it) => it.dataset.title).join()";
+    browser
+        .until(&format!(
+            "{titles} === 'Order,Pet,Quantity,Placed,Ships,Status,'"
+        ))
+        .await;
 }

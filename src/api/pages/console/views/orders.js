@@ -16,7 +16,7 @@ export async function orders({ parameters, signal, done, report }) {
   const granted = await scopes();
   const isAdmin = granted.includes("admin");
   const [pet, status] = [parameters.get("pet"), parameters.get("status")];
-  const query = new URLSearchParams({ limit: PAGE, ...(pet && { petId: pet }), ...(status && { status }) });
+  const query = new URLSearchParams({ sort: "-id", limit: PAGE, ...(pet && { petId: pet }), ...(status && { status }) });
   const petOf = petLinks(granted.includes("read:pets"), signal);
 
   const advance = ({ id, status }) => {
@@ -37,6 +37,8 @@ export async function orders({ parameters, signal, done, report }) {
       ["Order", ({ id }) => String(id)],
       ["Pet", ({ petId }) => petOf(petId)],
       ["Quantity", ({ quantity }) => String(quantity)],
+      ["Placed", ({ createdAt }) => formatTime(createdAt)],
+      ...(isAdmin ? [["By", ({ caller }) => nameOf(caller ?? "–")]] : []),
       ["Ships", ({ shipDate }) => (shipDate ? formatTime(shipDate) : "–")],
       ["Status", ({ status, complete }) => (complete ? `${status}, complete` : status)],
       ["", (order) => [
