@@ -124,7 +124,7 @@ function filterForm(parameters, changed) {
     field("Name begins with", name),
     field("Tag", tag),
     tagSuggestions(tag),
-    field("Order", order),
+    field("Sort", order),
     element("fieldset", {},
       element("legend", {}, "Status"),
       ...STATUSES.map((status) => element("label", {},
