@@ -59,7 +59,7 @@ pub trait Input: Sized + Send {
         Ok(Field::invalid(Self::wrong_type()))
     }
 
-    /// Reads an object to its end. Fails if it is not JSON, or has a member twice.
+    /// Reads an object to its end. Fails if it is not JSON; that of a body also if a known member is given twice.
     fn from_members<'de, A: MapAccess<'de>>(members: A) -> Result<Field<Self>, A::Error> {
         IgnoredAny.visit_map(members)?;
         Ok(Field::invalid(Self::wrong_type()))

@@ -1,7 +1,7 @@
-//! Lists in the order of identifiers, either streamed as a whole or returned a page at a time.
+//! Lists by keyset, in the order of identifiers or of names, either streamed as a whole or returned a page at a time.
 //!
 //! Invariants:
-//! - Pages are read by keyset (`where id > last order by id limit n`): none costs more than the first, and memory is
+//! - Pages are read by keyset (`where id > last order by id limit n`, or the reverse): none costs more than the first, and memory is
 //!   bounded for any number of matches.
 //! - A slow client holds no database connection.
 //! - A match that exists while the whole list is read is in it exactly once.
@@ -136,7 +136,7 @@ pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
 
 /// Order of a list, as the document has it; the parameter is read as text.
 #[derive(utoipa::ToSchema)]
-#[schema(as = ListOrder, default = "id")]
+#[schema(as = ListOrder)]
 pub enum SortParameter {
     /// By identifier.
     #[schema(rename = "id")]

@@ -83,7 +83,6 @@ pub fn is_account(name: &str) -> bool {
     name.starts_with("user:") || name.starts_with("jwt:")
 }
 
-/// Reads the name of a caller that may exist, or that the service itself gives.
 impl fmt::Display for CallerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)

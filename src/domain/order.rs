@@ -240,7 +240,7 @@ pub struct Order {
     pub created_at: DateTime<Utc>,
     /// Name of the caller that placed it, for callers with the scope `admin`. Absent if that caller was anonymous or is deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, nullable = false, read_only, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]*$")]
+    #[schema(value_type = Option<String>, nullable = false, read_only, min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
     pub caller: Option<CallerName>,
 }
 

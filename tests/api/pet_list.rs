@@ -77,6 +77,7 @@ async fn list_with_invalid_parameter_is_400() {
         ("sort=name", "sort"),
         ("sort=id&sort=id", "sort"),
         ("sort=-id&name=a", "sort"),
+        ("name=a&name=b&cursor=NzphYg", "name"),
         ("limit=0", "limit"),
         ("limit=1001", "limit"),
         ("cursor=!", "cursor"),

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Caller to create. Unknown fields are ignored.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = CallerInput, example = json!({"name": "acme", "plan": "pro", "scopes": ["read:pets", "write:pets"]}))]
 pub(super) struct NewCallerBody {
     /// Name: letters, digits and ASCII symbols (UsernameCasePreserved of RFC 8265), of one script. `operator`, `anonymous`, `webhook`,

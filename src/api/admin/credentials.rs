@@ -78,7 +78,7 @@ struct ReplacedKeyBody {
 }
 
 /// API key to create. Unknown fields are ignored.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = KeyInput, example = json!({"name": "till 3", "scopes": ["read:pets"], "expiresIn": 7_776_000}))]
 pub(super) struct NewKeyBody {
@@ -96,7 +96,7 @@ pub(super) struct NewKeyBody {
 impl Object for NewKeyBody {}
 
 /// Rotation of a key. Unknown fields are ignored.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Rotation, example = json!({"overlap": 86_400}))]
 pub(super) struct RotationBody {
@@ -111,7 +111,7 @@ pub(super) struct RotationBody {
 impl Object for RotationBody {}
 
 /// OAuth client to create. Unknown fields are ignored.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = ClientInput, example = json!({"scopes": ["read:pets"]}))]
 pub(super) struct NewClientBody {
     /// Scopes, which the caller must have; all of its scopes if absent.

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Webhook to create. Unknown fields are ignored.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = WebhookInput, example = json!({"url": "https://example.com/pets", "kinds": ["pet", "order"]}))]
 pub(super) struct NewWebhookBody {
     /// URL: `https`, without user, password and fragment.
@@ -85,7 +85,7 @@ impl WebhookPatchBody {
 struct Attempts(Vec<Attempt>);
 
 /// Rotation of the secret of a webhook. Unknown fields are ignored.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = WebhookRotation, example = json!({"overlap": 86_400}))]
 pub(super) struct RotationBody {
     /// Seconds for which requests are signed with the old secret, too; a day if absent.

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Order to place. Unknown fields are ignored.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = OrderInput, example = json!({"petId": 1, "quantity": 1, "shipDate": "2026-01-31T12:00:00Z"}))]
 pub struct NewOrderBody {

@@ -135,7 +135,7 @@ async fn place(
     params(
         ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
-        ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, or `-id` for the largest identifier first."),
+        ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, which is the default, or `-id` for the largest identifier first."),
         ("limit", Query), ("cursor", Query),
     ),
     responses((status = 200, description = "The orders; `[]` if none match.", body = Vec<Order>, headers(("Link")))),

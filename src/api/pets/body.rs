@@ -23,7 +23,7 @@ use crate::{
 
 /// Pet to add, or to replace another with, of at most 16,384 bytes as compact JSON with an identifier of 16 digits. Unknown fields are
 /// ignored.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = PetInput, example = json!({
     "category": {"id": 1, "name": "Dogs"},

@@ -46,7 +46,7 @@ struct PetPage(Vec<Pet>);
         ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
         ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("tag" = inline(Option<Vec<TagName>>), Query, description = "Tag names, repeated or separated by commas; a pet with any of them matches. A comma within a name is encoded: `%2C`.", min_items = 1, max_items = 100, example = json!(["friendly"])),
-        ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, or `-id` for the largest identifier first. Only without `name`."),
+        ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, which is the default, or `-id` for the largest identifier first. Only without `name`."),
         ("limit" = Option<i32>, Query, description = "Maximum number of matches in the response; 20 if absent.", minimum = 1, maximum = 1_000, example = 20),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 1_400, pattern = "^[A-Za-z0-9_-]+$"),
     ),
@@ -61,11 +61,12 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     }
     let tags = tag_names(&mut violations, &query, "tag");
     let is_descending = read_sort(&mut violations, &query);
-    if is_descending.is_some() && name.is_some() {
+    let is_by_name = query.all("name").next().is_some();
+    if is_descending.is_some() && is_by_name {
         violations.add("sort", "must be absent where there is a name");
     }
     let next = ("/pet", &["name", "status", "tag", "sort"][..]);
-    let Some(name) = name else {
+    if !is_by_name {
         let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
         let filter = Filter::Listing(Listing {
             statuses,
@@ -73,13 +74,15 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
             is_descending: is_descending.unwrap_or_default(),
         });
         return lists.respond(next, &query, window, filter).await;
-    };
+    }
+    // Without a valid name, there are violations.
     let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
+    let prefix = name.map(|name| name.as_str().to_owned());
     if statuses.is_empty() {
         statuses.extend(Status::ALL);
     }
     let search = NameSearch {
-        prefix: name.as_str().to_owned(),
+        prefix: prefix.unwrap_or_default(),
         statuses,
         tags,
     };

@@ -45,7 +45,7 @@ pub struct NewUserBody {
 
 /// New values for an account. Unknown fields are ignored.
 // Without `Debug`: it holds a password.
-#[derive(Default, Deserialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = UserDetails, example = json!({
     "firstName": "Ada",

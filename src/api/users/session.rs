@@ -35,7 +35,7 @@ const X_EXPIRES_AFTER: HeaderName = HeaderName::from_static("x-expires-after");
 
 /// Username and password.
 // Without `Debug`: it holds a password.
-#[derive(Default, Deserialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[schema(as = Login, example = json!({"username": "ada", "password": "correct horse battery staple"}))]
 struct LoginBody {
     /// Username, in any case.

@@ -6,6 +6,8 @@
 //! - A tag of a pet whose status the service has not written beside it yet is not found. It is written within seconds
 //!   ([`write_statuses_of_tags`]).
 
+use std::collections::HashMap;
+
 use futures_util::TryStreamExt as _;
 
 use super::find_by::{MAX_SHARED_LIMIT, MAX_SHARED_NAMES, Range, find_by_status};
@@ -14,7 +16,10 @@ use crate::{
         codec::pet_columns, connect::Connection, database::Database, deadline::with_timeout,
         error::Error, large_reads::Cost,
     },
-    domain::pet::{Pet, Status},
+    domain::{
+        id::PetId,
+        pet::{Pet, Status},
+    },
 };
 
 /// Maximum number of tags whose status is written at once.
@@ -150,15 +155,43 @@ async fn read(
 /// number.
 pub async fn write_statuses_of_tags(transaction: &mut Connection) -> Result<u64, Error> {
     // The order of the index, so that no other one is used.
-    let query = sqlx::query(
-        "update pet_tags set status = pets.status
-         from pets, (
-             select tag, pet_id from pet_tags where status is null
-             order by status, tag, pet_id limit $1 for update skip locked
-         ) old
-         where pet_tags.tag = old.tag and pet_tags.pet_id = old.pet_id and pet_tags.status is null
-           and pets.id = old.pet_id",
+    let query = sqlx::query_as(
+        "select tag, pet_id from pet_tags where status is null
+         order by status, tag, pet_id limit $1",
     );
-    let written = with_timeout(query.bind(MAX_WRITTEN).execute(transaction)).await?;
-    Ok(written.rows_affected())
+    let query = query.bind(MAX_WRITTEN).fetch_all(&mut *transaction);
+    let without: Vec<(String, PetId)> = with_timeout(query).await?;
+    if without.is_empty() {
+        return Ok(0);
+    }
+    // Pets that another transaction changes are left to the next call: it may have begun before the triggers write the status.
+    let query =
+        sqlx::query_as("select id, status from pets where id = any ($1) for share skip locked");
+    let ids: Vec<i64> = without.iter().map(|(_, pet)| pet.get()).collect();
+    let query = query.bind(ids).fetch_all(&mut *transaction);
+    let locked: Vec<(PetId, Status)> = with_timeout(query).await?;
+    let locked: HashMap<PetId, Status> = locked.into_iter().collect();
+    let mut written = 0;
+    for status in Status::ALL {
+        let of_status = without
+            .iter()
+            .filter(|(_, pet)| locked.get(pet) == Some(&status));
+        let (tags, pets): (Vec<&str>, Vec<i64>) = of_status
+            .map(|(tag, pet)| (tag.as_str(), pet.get()))
+            .unzip();
+        // By ctid, as in the triggers: a join has two plans.
+        let query = sqlx::query(
+            "update pet_tags set status = $1 where status is null and ctid = any (array(
+                 select found.ctid from unnest($2::text[], $3::bigint[]) as given (tag, pet_id)
+                 cross join lateral (
+                     select ctid from pet_tags where tag = given.tag and pet_id = given.pet_id offset 0
+                 ) found
+             ))",
+        );
+        let query = query.bind(status.as_str()).bind(tags).bind(pets);
+        written += with_timeout(query.execute(&mut *transaction))
+            .await?
+            .rows_affected();
+    }
+    Ok(written)
 }

@@ -33,8 +33,7 @@ pub async fn suggest_tags(
 ) -> Result<Vec<String>, Error> {
     let prefix = fold_name(prefix);
     // No name is behind the last character, repeated.
-    let last = || char::MAX.to_string().repeat(MAX_NAME + 1);
-    let end = end_of_prefix(&prefix).unwrap_or_else(last);
+    let end = end_of_prefix(&prefix).unwrap_or_else(|| char::MAX.to_string().repeat(MAX_NAME + 1));
     let query = sqlx::query_scalar(SUGGEST_TAGS)
         .bind(prefix)
         .bind(end)
