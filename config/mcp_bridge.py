@@ -47,7 +47,7 @@ def read(base, path, headers):
         content = response.json()
     except ValueError:
         content = None
-    if not isinstance(content, dict):
+    if response.status_code == 404 or not isinstance(content, dict):
         sys.exit(f"mcp_bridge: {base} is not the service; set PET_INVENTORY_URL to its URL")
     if response.status_code != 200:
         sys.exit(f"mcp_bridge: the service responded with {response.status_code}: {content.get('detail')}")
