@@ -466,7 +466,7 @@ async fn find_plans_do_not_depend_on_statistics() {
 }
 
 /// Finds, with the indexes that they use.
-const FINDS: [(&str, &[&str]); 18] = [
+const FINDS: [(&str, &[&str]); 19] = [
     (
         "by_status ('{pending}', '{1}', '{1}', '{0}', '{20}')",
         &["pets_by_status "],
@@ -513,6 +513,10 @@ const FINDS: [(&str, &[&str]); 18] = [
     ),
     (
         "list_by_tag ('{sold,available}', 0, 20, '{common,none}')",
+        &["pet_tags_by_status ", "pets_pkey"],
+    ),
+    (
+        "list_by_tag ('{sold}', 500, 20, '{tag0,none}')",
         &["pet_tags_by_status ", "pets_pkey"],
     ),
     (

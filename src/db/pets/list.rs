@@ -47,15 +47,13 @@ macro_rules! by_tag {
                 cross join unnest($4::text[]) as of_tag (tag)
                 cross join lateral (
                     select pet_id from pet_tags
-                    where (status, tag, pet_id) ",
+                    where ((status || ':' || tag), pet_id) ",
             $behind,
-            " (of_status.status, of_tag.tag, $2)
-                      and (status, tag) ",
+            " (of_status.status || ':' || of_tag.tag, $2)
+                      and (status || ':' || tag) ",
             $up_to,
-            " (of_status.status, of_tag.tag)
-                    order by status ",
-            $direction,
-            ", tag ",
+            " of_status.status || ':' || of_tag.tag
+                    order by (status || ':' || tag) ",
             $direction,
             ", pet_id ",
             $direction,
@@ -156,8 +154,8 @@ async fn read(
 pub async fn write_statuses_of_tags(transaction: &mut Connection) -> Result<u64, Error> {
     // The order of the index, so that no other one is used.
     let query = sqlx::query_as(
-        "select tag, pet_id from pet_tags where status is null
-         order by status, tag, pet_id limit $1",
+        "select tag, pet_id from pet_tags where (status || ':' || tag) is null
+         order by (status || ':' || tag), pet_id limit $1",
     );
     let query = query.bind(MAX_WRITTEN).fetch_all(&mut *transaction);
     let without: Vec<(String, PetId)> = with_timeout(query).await?;
