@@ -12,7 +12,7 @@ use pet_inventory::{
     config::{Config, Pooler},
     db::{
         self,
-        pets::{Listing, NameSearch, Range},
+        pets::{NameSearch, PetListing, Range},
     },
     domain::{
         Text,
@@ -232,7 +232,7 @@ async fn check_pets(database: &TestDatabase) {
     assert_eq!(named.expect("pets").pets[0].1.id.get(), 2);
     let written = service.transact(db::pets::write_statuses_of_tags).await;
     assert_eq!(written.expect("a database"), 3);
-    let listing = Listing {
+    let listing = PetListing {
         statuses: vec![Status::Pending],
         tags: vec!["big".to_owned()],
         is_descending: true,

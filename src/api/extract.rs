@@ -212,22 +212,26 @@ impl Parameters {
         encoded.filter_map(Self::decode).collect()
     }
 
-    /// Reads and checks a parameter that may be absent. Repeating it is a violation.
+    /// Reads and checks a parameter. A repeated one is invalid.
+    pub fn field<T>(&self, name: &str, read: impl FnOnce(&str) -> Result<T, Invalid>) -> Field<T> {
+        let mut values = self.all(name);
+        let Some(value) = values.next() else {
+            return Field::Absent;
+        };
+        match values.next() {
+            None => read(value).into(),
+            Some(_) => Field::invalid(Invalid::because("must be given once")),
+        }
+    }
+
+    /// Reads and checks a parameter that may be absent.
     pub fn optional<T>(
         &self,
         violations: &mut Violations,
         name: &str,
         read: impl FnOnce(&str) -> Result<T, Invalid>,
     ) -> Option<T> {
-        let mut values = self.all(name);
-        let value = values.next()?;
-        let once = match values.next() {
-            None => Ok(value),
-            Some(_) => Err(Invalid::because("must be given once")),
-        };
-        once.and_then(read)
-            .map_err(|reason| violations.add(name, reason))
-            .ok()
+        violations.optional(name, self.field(name, read))
     }
 
     /// Appends the parameters of `more`.

@@ -378,9 +378,7 @@ impl Violations {
 
     /// Returns the value of a field that must be present, or `None` if it is invalid.
     pub fn required<T>(&mut self, name: &str, field: Field<T>) -> Option<T> {
-        // A parameter given twice reads as absent, but its violation is already reported.
-        let is_known = self.0.iter().any(|violation| violation.field == name);
-        if matches!(field, Field::Absent | Field::Null) && !is_known {
+        if matches!(field, Field::Absent | Field::Null) {
             self.add(name, "is required");
         }
         self.optional(name, field)

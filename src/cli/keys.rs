@@ -55,7 +55,7 @@ pub enum Keys {
     /// With --json, an array of {"id":…,"callerId":…,"caller":…,"hint":…,"name":…,"scopes":[…],"createdAt":…,"expiresAt":…,
     /// "revokedAt":…,"lastUsedAt":…}, without what it does not have
     List {
-        /// Caller whose keys are listed; default: all callers
+        /// Caller that has the keys; default: all callers
         #[arg(long, value_name = "NAME")]
         caller: Option<CallerName>,
     },

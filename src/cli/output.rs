@@ -98,7 +98,7 @@ pub fn part_of_table(
     to_table(heading, widths, rows).trim_fmt()
 }
 
-/// Formats a table of at most [`NARROW`] columns of a terminal, whose cells continue in the next line where they must.
+/// Formats a table of at most [`NARROW`] columns of a terminal. Cells that are too long continue in the next line.
 pub fn narrow_table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = to_table(Some(heading), &[], rows);
     table

@@ -106,7 +106,7 @@ fn describe(error: ApiError) -> String {
     let reasons: Vec<_> = violations
         .iter()
         .map(|violation| match &*violation.field {
-            // The record is one line, whose number is before the reason.
+            // The record is one line, and its number is before the reason.
             "body" => violation.reason.replace("(line 1 column ", "(column "),
             field => format!("{field} {}", violation.reason),
         })

@@ -27,7 +27,7 @@ macro_rules! planner_settings {
 }
 /// Planner settings of a session. With a generic plan, and without sequential and bitmap scans, the plan of a statement depends
 /// neither on its values nor on the size of the tables when it was made. JIT is off, because reading a sequence counts as a
-/// sequential scan, whose cost would cause a compilation.
+/// sequential scan, and its cost would cause a compilation.
 pub const PLANNER_SETTINGS: &str = planner_settings!("set");
 
 /// Statements that begin a transaction behind a pooler. Settings are local, because other clients use the server next.

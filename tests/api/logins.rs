@@ -72,7 +72,7 @@ async fn owner_logs_in_after_a_delay_while_many_addresses_guess() {
         ]),
         async {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            // A second attempt of an address whose first is delayed is refused.
+            // A second attempt of an address is refused while the first is delayed.
             let (status, _) = attempt("198.51.100.3", GUESS).await;
             assert_eq!(status, 429);
             attempt("203.0.113.1", PASSWORD).await

@@ -936,7 +936,7 @@ fn visit<'a>(value: &'a Value, check: &mut impl FnMut(&'a Value)) {
     }
 }
 
-/// Headers whose values belong to one request.
+/// Headers with values that belong to one request.
 const OF_ONE_REQUEST: [&str; 5] = [
     "Idempotency-Key",
     "If-Match",
@@ -957,7 +957,7 @@ fn document_has_no_construct_that_a_generator_misreads() {
                 .is_some_and(|bound| (-max..=max).contains(&bound));
             assert!(bound.is_null() || within, "{value}");
         }
-        // openapi-python-client drops operations whose schemas narrow a property in this way.
+        // openapi-python-client drops operations if their schemas narrow a property in this way.
         assert!(value["allOf"].is_null(), "{value}");
         // The binary types of Go and of some generators for TypeScript have no length.
         if value["format"] == "binary" {

@@ -4,7 +4,7 @@
 //! for log lines, and a batch costs less per line. Other threads, and traced requests, write at once.
 //!
 //! Invariants:
-//! - One line per request, at most 0.1 s after the response head; also for a request whose client disconnects (status 499).
+//! - One line per request, at most 0.1 s after the response head; also if the client disconnects (status 499).
 //!   All lines of a connection are written before it ends, for which a shutdown waits.
 //! - Query strings, header values and bodies are not logged. Paths and client addresses are, if `telemetry.access_details`
 //!   is set; then the line, but neither metric nor trace, waits until the response body has been sent or dropped.
@@ -36,7 +36,7 @@ use crate::api::{error::Error, request_context::RequestContext};
 
 /// Maximum number of records in a batch, for a worker that does not sleep.
 const BATCH: usize = 256;
-/// Status of a request whose client disconnected before the response, as nginx logs it.
+/// Status if the client disconnected before the response, as nginx logs it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 /// Maximum number of bytes of a method in a line.
 const MAX_METHOD: usize = 16;

@@ -26,7 +26,7 @@ use crate::{
         self, Connection, Database,
         inventory::Inventory,
         orders::{
-            ChangeOutcome, Deletion, DeletionOutcome, Listing, OwnerFilter, Placement,
+            ChangeOutcome, Deletion, DeletionOutcome, OrderListing, OwnerFilter, Placement,
             PlacementOutcome,
         },
     },
@@ -153,7 +153,7 @@ async fn list(
     let pet = query.optional(&mut violations, "petId", str::parse);
     let is_descending = read_sort(&mut violations, &query);
     let window = Window::read(violations, &query)?;
-    let listing = Listing {
+    let listing = OrderListing {
         filter: visible(&caller),
         statuses,
         pet,

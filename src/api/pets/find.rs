@@ -9,13 +9,13 @@ use crate::{
     api::{
         error::Error,
         extract::{Parameters, Query},
-        fields::{Field, Violations},
+        fields::Violations,
         paging::{self, Find, Lists, Page, SortParameter, Window, read_sort},
         response,
     },
     db::{
         self, Cost, Database,
-        pets::{Listing, NamePosition, NameSearch, Range, Searched},
+        pets::{NamePosition, NameSearch, PetListing, Range, Searched},
     },
     domain::{
         Invalid,
@@ -68,7 +68,7 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     let next = ("/pet", &["name", "status", "tag", "sort"][..]);
     if !is_by_name {
         let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
-        let filter = Filter::Listing(Listing {
+        let filter = Filter::Listing(PetListing {
             statuses,
             tags,
             is_descending: is_descending.unwrap_or_default(),
@@ -103,11 +103,10 @@ pub(super) async fn tags(
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let prefix = query.optional(&mut violations, "prefix", |prefix| match prefix {
+    let prefix = query.field("prefix", |prefix| match prefix {
         "" => Err(Invalid::because("must not be empty")),
         prefix => check_name(prefix).map(|()| prefix.to_owned()),
     });
-    let prefix = prefix.map_or(Field::Null, Field::Value);
     let prefix = violations.required("prefix", prefix);
     let prefix = violations.finish(prefix)?;
     let names = database
@@ -215,7 +214,7 @@ enum TagMatchParameter {
 }
 
 enum Filter {
-    Listing(Listing),
+    Listing(PetListing),
     Status(Vec<Status>),
     AnyTag(Arc<[String]>),
     AllTags(Vec<String>),

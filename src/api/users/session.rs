@@ -14,7 +14,7 @@ use crate::{
         credentials::credentials,
         error::Error,
         extract::{Form, Json, Query, has_media_type},
-        fields::{Field, Object, Violations},
+        fields::{Field, Input as _, Object, Violations},
         request_context::RequestContext,
         response::{self, ApiResponse},
         state::AppState,
@@ -67,7 +67,6 @@ impl FromRequest<AppState> for Login {
         let Query(query) = request.extract_parts::<Query>().await?;
         let is_json = has_media_type(request.headers(), "application/json");
         let is_post = *request.method() == Method::POST;
-        let mut violations = Violations::default();
         let body = if is_post && is_json {
             Json::<LoginBody>::from_request(request, state).await?.0
         } else {
@@ -76,15 +75,12 @@ impl FromRequest<AppState> for Login {
             } else {
                 query
             };
-            let mut parameter = |name| {
-                let text = given.optional(&mut violations, name, |text| Ok(text.to_owned()));
-                text.map_or(Field::Absent, Field::Value)
-            };
             LoginBody {
-                username: parameter("username"),
-                password: parameter("password"),
+                username: given.field("username", String::from_text),
+                password: given.field("password", String::from_text),
             }
         };
+        let mut violations = Violations::default();
         let username = violations.required("username", body.username);
         let password = violations.required("password", body.password);
         let both = username.zip(password);

@@ -55,8 +55,8 @@ pub async fn find(
 
 /// Which orders are listed, and in which order.
 #[derive(Debug)]
-pub struct Listing {
-    /// Owners whose orders are listed.
+pub struct OrderListing {
+    /// Owners of the orders that are listed.
     pub filter: OwnerFilter,
     /// Statuses, any of which an order has.
     pub statuses: Vec<Status>,
@@ -69,7 +69,7 @@ pub struct Listing {
 /// Returns the first `limit` orders of a listing after `after`.
 pub async fn list(
     connection: &mut Connection,
-    listing: &Listing,
+    listing: &OrderListing,
     after: Option<OrderId>,
     limit: usize,
 ) -> Result<Vec<Order>, Error> {

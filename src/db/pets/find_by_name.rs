@@ -68,7 +68,7 @@ pub struct NameSearch {
     pub tags: Vec<String>,
 }
 
-/// What a search by name has found.
+/// Result of a search by name.
 #[derive(Debug, Default)]
 pub struct FoundByName {
     /// The matches, in the order of their positions.
@@ -94,23 +94,36 @@ pub async fn find_by_name(
     database.read_large(Cost::Rows, find).await
 }
 
-/// Query that merges one range of the index per status. Its conditions and its order have the expression of the index, so that
-/// no other index can be used.
-#[doc(hidden)]
-pub const FIND_BY_NAME: &str = concat!(
-    "select ",
-    pet_columns!(),
-    ", folded_name as position_name, id as position_id, true as is_match, false as is_last
-    from unnest($1::text[]) as wanted
+/// Rows that merge one range of the index per status, up to a limit, in the order of the names. The conditions and the order have
+/// the expression of the index, so that no other index can be used.
+macro_rules! by_name {
+    ($limit:literal) => {
+        concat!(
+            "unnest($1::text[]) as wanted
     cross join lateral (
         select * from pets
         where ((status || ':' || folded_name), id) > (wanted || ':' || $2, $3)
           and (status || ':' || folded_name) < wanted || $4
         order by (status || ':' || folded_name), id
-        limit $5
+        limit ",
+            $limit,
+            "
     ) of_status
     order by folded_name, id
-    limit $5"
+    limit ",
+            $limit
+        )
+    };
+}
+
+/// Query for the first $5 pets by name.
+#[doc(hidden)]
+pub const FIND_BY_NAME: &str = concat!(
+    "select ",
+    pet_columns!(),
+    ", folded_name as position_name, id as position_id, true as is_match, false as is_last
+    from ",
+    by_name!("$5")
 );
 
 /// Query like [`FIND_BY_NAME`], which looks at the first $7 pets and returns those with any of the tags $6, and the last of them.
@@ -122,16 +135,9 @@ pub const FIND_BY_NAME_AND_TAG: &str = concat!(
     from (
         select id as position_id, folded_name as position_name, tag_names && $6 as is_match,
                row_number() over (order by folded_name, id) as number
-        from unnest($1::text[]) as wanted
-        cross join lateral (
-            select * from pets
-            where ((status || ':' || folded_name), id) > (wanted || ':' || $2, $3)
-              and (status || ':' || folded_name) < wanted || $4
-            order by (status || ':' || folded_name), id
-            limit $7
-        ) of_status
-        order by folded_name, id
-        limit $7
+        from ",
+    by_name!("$7"),
+    "
     ) looked_at
     left join lateral (select * from pets where id = position_id offset 0) pet on is_match
     where is_match or number = $7

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - The form of each query fixes its plan, as in [`super::find_by`]. Each pair of a status and a tag is one range of the index
 //!   `pet_tags_by_status`, so that a page costs no more than its matches.
-//! - A tag of a pet whose status the service has not written beside it yet is not found. It is written within seconds
+//! - A search does not find tags without a status, which the build before has written. The service adds it within seconds
 //!   ([`write_statuses_of_tags`]).
 
 use std::collections::HashMap;
@@ -22,12 +22,12 @@ use crate::{
     },
 };
 
-/// Maximum number of tags whose status is written at once.
+/// Maximum number of tags that get their status at once.
 const MAX_WRITTEN: i64 = 1_000;
 
 /// Which pets are listed, and in which order.
 #[derive(Debug, Clone)]
-pub struct Listing {
+pub struct PetListing {
     /// Statuses, any of which a pet has; all if there are none.
     pub statuses: Vec<Status>,
     /// Names of tags, any of which a pet has; without them, its tags do not matter.
@@ -103,7 +103,11 @@ pub const LIST_DESCENDING: &str = concat!(
 );
 
 /// Returns the pets of `range` that a listing has.
-pub async fn list(database: &Database, listing: &Listing, range: Range) -> Result<Vec<Pet>, Error> {
+pub async fn list(
+    database: &Database,
+    listing: &PetListing,
+    range: Range,
+) -> Result<Vec<Pet>, Error> {
     if listing.tags.is_empty() && !listing.is_descending {
         return find_by_status(database, &listing.statuses, range).await;
     }
@@ -116,10 +120,10 @@ pub async fn list(database: &Database, listing: &Listing, range: Range) -> Resul
 
 async fn read(
     connection: &mut Connection,
-    listing: &Listing,
+    listing: &PetListing,
     range: Range,
 ) -> Result<Vec<Pet>, Error> {
-    let Listing {
+    let PetListing {
         statuses,
         tags,
         is_descending,

@@ -25,7 +25,8 @@ pub use self::{
         fold_names,
     },
     list::{
-        LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, Listing, list, write_statuses_of_tags,
+        LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, PetListing, list,
+        write_statuses_of_tags,
     },
     tag_names::{SUGGEST_TAGS, compare_tag_names, suggest_tags},
 };

@@ -13,7 +13,7 @@ const MAX_COMPARED: i64 = 1_000;
 /// Maximum number of names that are looked at for suggestions: no pet may have them any more.
 const MAX_LOOKED_AT: i64 = 200;
 
-/// Query for the names of tags in use whose folded names begin with a prefix.
+/// Query for the names of tags in use that begin with a prefix; both are folded.
 #[doc(hidden)]
 pub const SUGGEST_TAGS: &str = "select name from (
         select name, folded_name from tag_names

@@ -471,7 +471,7 @@ async fn upload_to_unknown_pet_is_404_without_reading_the_body() {
 async fn slow_upload_succeeds_and_stalled_upload_is_408() {
     let app = ImageApp::with(&[
         ("PET_INVENTORY__SERVER__BODY_TIMEOUT", "3s"),
-        // What a busy machine needs for the rest of the upload.
+        // A busy machine needs so long for the rest of the upload.
         ("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "3s"),
         ("PET_INVENTORY__IMAGES__UPLOAD_TIMEOUT", "8s"),
     ])

@@ -445,7 +445,7 @@ async fn console_changes_a_pet() {
     });
     assert_eq!(stored, expected);
 
-    // Somebody else changes it meanwhile: the person chooses.
+    // Another person changes it meanwhile: this one chooses.
     for (choice, mine, name) in [(1, "Mine", "Mine"), (2, "Ours", "Theirs")] {
         browser.enter("#name", mine).await;
         app.patch(&path, &json!({"name": "Theirs"})).is(200).await;
