@@ -587,7 +587,7 @@ async fn find_plans(database: &TestDatabase) -> Vec<String> {
 }
 
 /// Returns the plan of a statement without its figures, and the number of blocks that the statement read.
-async fn explain(connection: &mut PgConnection, execute: &str) -> (String, u64) {
+pub(crate) async fn explain(connection: &mut PgConnection, execute: &str) -> (String, u64) {
     let explain = |options: &str| AssertSqlSafe(format!("explain ({options}) execute {execute}"));
     let plan = sqlx::query_scalar(explain("costs off"));
     let plan: Result<Vec<String>, _> = plan.fetch_all(&mut *connection).await;
