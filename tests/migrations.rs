@@ -29,7 +29,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0210, came together.
-const ROWS: [(i64, &str); 2] = [
+const ROWS: [(i64, &str); 3] = [
     (
         210,
         r#"with acme as (
@@ -119,6 +119,17 @@ const ROWS: [(i64, &str); 2] = [
            assert (select count(*) = 3 from pet_tags where status is null);
        end $$;
        insert into tag_names (name, folded_name) values ('unused', 'unused')"#,
+    ),
+    (
+        212,
+        r#"insert into pets (id, status, name, photo_urls, tags)
+       select 212, 'sold', 'Rex', '{}', jsonb_build_array('{"name": "a"}'::jsonb, '{"name": "a"}'::jsonb, '{}'::jsonb,
+           '{"name": ""}'::jsonb, '{"name": "b"}'::jsonb, jsonb_build_object('name', repeat('x', 256)));
+       do $$ begin
+           assert (select array_agg(tag order by tag) = '{a,b}' from pet_tags where pet_id = 212);
+           assert (select cardinality(tag_names) = 6 from pets where id = 212);
+       end $$;
+       delete from pets where id = 212"#,
     ),
 ];
 
