@@ -39,7 +39,8 @@ pub struct Owner {
     #[arg(long)]
     plan: Option<Plan>,
     /// Scope of the credential, can be repeated: read:pets, write:pets, read:orders, write:orders, read:changes, admin; default: all
-    /// scopes of the caller. A new caller gets the same scopes, by default all but admin
+    /// scopes of the caller. A new caller gets the same scopes, by default all but admin and
+    /// read:changes
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<Scope>,
 }
