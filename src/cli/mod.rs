@@ -31,6 +31,7 @@ mod sessions;
 mod webhooks;
 
 use std::{
+    env,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -40,7 +41,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use secrecy::SecretString;
 
-use self::output::{Error, print, report, say};
+use self::output::{Error, print, report, report_usage, say};
 use crate::{
     api::{self, openapi, state::Links},
     config::{CommandLine, Config},
@@ -225,7 +226,14 @@ impl DocumentFormat {
 /// If the system refuses to start threads.
 #[tokio::main]
 pub async fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && env::args_os().any(|argument| argument == "--json") => {
+            report_usage(&error.to_string());
+            return ExitCode::from(USAGE_CODE);
+        }
+        Err(error) => error.exit(),
+    };
     let json = cli.json;
     match cli.run().await {
         Ok(code) => code,
@@ -237,6 +245,9 @@ pub async fn run() -> ExitCode {
         }
     }
 }
+
+/// Exit code of clap for arguments that cannot be read.
+const USAGE_CODE: u8 = 2;
 
 /// Exit code that shells report for a program ended by SIGPIPE, which Rust programs ignore.
 const SIGPIPE_CODE: u8 = 128 + 13;

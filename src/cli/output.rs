@@ -54,6 +54,14 @@ pub fn report(error: &str, json: bool) {
     }
 }
 
+/// Prints clap's message on arguments that cannot be read as such an object: behind the first paragraph, it says what to do.
+pub fn report_usage(message: &str) {
+    let (error, next) = message.split_once("\n\n").unwrap_or((message, ""));
+    let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let error = line(error.strip_prefix("error: ").unwrap_or(error));
+    eprintln!("{}", json!({"error": error, "next": line(next)}));
+}
+
 /// Escapes control characters but line breaks. An error can quote a file or a server, and a terminal would execute them.
 fn visible(text: &str) -> String {
     let mut visible = String::with_capacity(text.len());

@@ -348,25 +348,36 @@ async fn options_replace_variables_and_are_refused_where_they_have_no_effect() {
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_json_with_the_next_step() {
     let commands = Commands::on(TestDatabase::migrated().await);
-    for (arguments, error, next) in [
+    for (arguments, code, error, next) in [
         (
             &["keys", "revoke", "7"][..],
+            1,
             "key 7 does not exist or is already revoked",
             json!("see: pet-inventory keys list"),
         ),
         (
             &["export", "--listen", "127.0.0.1:1"],
+            1,
             "this command does not use --listen",
             json!("omit it"),
         ),
         (
             &["export", "--format", "csv"],
+            1,
             "--json prints a summary, but stdout is for the pets",
             json!("add a file"),
         ),
+        (
+            &["keys", "revoke"],
+            2,
+            "the following required arguments were not provided: <ID>",
+            json!(
+                "Usage: pet-inventory keys revoke --json <ID> For more information, try '--help'."
+            ),
+        ),
     ] {
         let output = commands.run(&[arguments, &["--json"]].concat()).await;
-        let output = output.is(1);
+        let output = output.is(code);
         assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
         let printed: Value = serde_json::from_str(&output.stderr).expect("JSON");
         let text = printed["error"].as_str().unwrap_or_default();
