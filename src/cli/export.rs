@@ -24,7 +24,7 @@ const ANYONE: u32 = 0o666;
 
 #[derive(Debug, Args)]
 pub struct ExportPets {
-    /// File to create, which must not exist; default: stdout
+    /// File to create, which must not exist; default, as with -: stdout
     file: Option<PathBuf>,
     /// Format; default: by the file's extension, .ndjson, .jsonl or .csv; to stdout, ndjson
     #[arg(long, value_enum)]
@@ -37,17 +37,18 @@ pub struct ExportPets {
 
 impl ExportPets {
     pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
-        let format = match Format::of(self.format, self.file.as_deref())? {
+        let path = self.file.filter(|file| file.as_os_str() != "-");
+        let format = match Format::of(self.format, path.as_deref())? {
             Format::Csv if self.spreadsheet_safe => exports::Format::SPREADSHEET_CSV,
             Format::Ndjson if self.spreadsheet_safe => {
                 return Err("--spreadsheet-safe is for CSV; add --format csv".into());
             }
             format => format.into(),
         };
-        if json && self.file.is_none() {
+        if json && path.is_none() {
             return Err("--json prints a summary, but stdout is for the pets; add a file".into());
         }
-        let file = self.file.as_deref();
+        let file = path.as_deref();
         let file = file.map(|file| PartialFile::create(file, ANYONE));
         let file = file.transpose()?;
         let out: Box<dyn Write> = match &file {
@@ -73,11 +74,11 @@ impl ExportPets {
         if let Some(file) = file {
             file.finish()?;
         }
-        match &self.file {
-            Some(file) => {
-                let (bytes, file) = (bar.position(), file.display());
-                let value = json!({"file": file.to_string(), "bytes": bytes});
-                print(json, format_args!("wrote {bytes} bytes to {file}"), &value)
+        match path {
+            Some(path) => {
+                let (bytes, path) = (bar.position(), path.display());
+                let value = json!({"file": path.to_string(), "bytes": bytes});
+                print(json, format_args!("wrote {bytes} bytes to {path}"), &value)
             }
             None => Ok(()),
         }

@@ -115,7 +115,7 @@ async fn export_and_import_round_trip_every_field() {
         let text = fs::read_to_string(store.home.path().join(file)).expect("a file");
         let to_stdout = match format {
             "ndjson" => store.run(&["export"]).await.is(0),
-            _ => store.run(&["export", "--format", format]).await.is(0),
+            _ => store.run(&["export", "-", "--format", format]).await.is(0),
         };
         assert_eq!(to_stdout.stdout, text);
         let other = Store::new().await;
