@@ -11,7 +11,10 @@ use crate::{
     console::{ENTER, console, enter, is_accessible, show},
 };
 
+const BACKSPACE: &str = "\u{E003}";
 const ESCAPE: &str = "\u{E00C}";
+/// Script that returns true if the person is asked before the page is left.
+const IS_ASKED: &str = "return !dispatchEvent(new Event('beforeunload', { cancelable: true }))";
 
 /// Returns the status of a request with this key.
 async fn status(app: &TestApp, key: &str) -> u16 {
@@ -49,7 +52,9 @@ async fn console_administers_callers_and_keys() {
     assert_eq!(title, "acme – Pet inventory");
 
     browser.click("section summary").await;
+    assert_eq!(browser.run(IS_ASKED).await, false);
     browser.enter("#key-name", "till 3").await;
+    assert_eq!(browser.run(IS_ASKED).await, true);
     browser.click("#new-key button").await;
     // A secret is not lost by accident.
     browser.until_text("dialog h2", "The key").await;
@@ -62,6 +67,15 @@ async fn console_administers_callers_and_keys() {
     browser.press(ESCAPE).await;
     let first = secret(&browser).await;
     assert_eq!(status(&app, &first).await, 404);
+    // The focus is on the choice that changes nothing.
+    browser.click("[aria-label^=Rotate]").await;
+    browser
+        .until("document.activeElement.innerText === 'Cancel'")
+        .await;
+    browser.press(ENTER).await;
+    browser.until("!document.querySelector('dialog')").await;
+    let sent = "return [main.inert, document.querySelectorAll('.failure').length]";
+    assert_eq!(browser.run(sent).await, json!([false, 0]));
     browser.click("[aria-label^=Rotate]").await;
     browser.click("dialog button:nth-child(3)").await;
     let second = secret(&browser).await;
@@ -98,6 +112,7 @@ async fn console_administers_callers_and_keys() {
         .await;
     browser.click("[aria-label=Clients] summary").await;
     browser.click("#new-client [value='read:orders']").await;
+    assert_eq!(browser.run(IS_ASKED).await, true);
     browser.click("#new-client button").await;
     // Copied by hand.
     let client = browser.text(".secret").await;
@@ -186,8 +201,13 @@ async fn console_shows_sessions_and_the_record() {
     assert_eq!(browser.run(shown).await, json!([2, true]));
     is_accessible(&browser, "new-changes").await;
     browser.set_viewport(1280, 800, "light").await;
+    // A number without a kind is not left out: the browser asks for the kind.
     browser.enter("#kind", "all").await;
-    browser.enter("#resource", "").await;
+    browser.click("main form button").await;
+    let asked = "return [document.activeElement.id, document.activeElement.validity.valueMissing, location.hash, document.querySelector('#resource').value]";
+    let expected = json!(["kind", true, "#/changes?kind=pet&resource=1", "1"]);
+    assert_eq!(browser.run(asked).await, expected);
+    browser.enter("#resource", BACKSPACE).await;
     browser.enter("#actor", &format!("nobody{ENTER}")).await;
     browser
         .until_text("main", "No changes in the record.")
@@ -294,6 +314,11 @@ async fn console_manages_webhooks() {
         .await;
     is_accessible(&browser, "attempts").await;
     browser.set_viewport(1280, 800, "light").await;
+    // A URL that is not saved is not tested.
+    browser.enter("#url", "https://example.com/").await;
+    browser.click("#test").await;
+    browser.until_text("#outcome", "Save the URL first").await;
+    browser.enter("#url", &receiver.url()).await;
     // A new secret is shown once.
     browser.click("#rotate").await;
     browser.click("dialog button:nth-child(2)").await;
@@ -305,8 +330,8 @@ async fn console_manages_webhooks() {
     browser.until("!document.querySelector('dialog')").await;
     // A delivery fails, is shown with its reason, and is sent again.
     place_order(&app, 900).await;
-    let delivery = async || app.get("/admin/webhooks/1").is(200).await.json()["waiting"] == 1;
-    eventually(delivery).await;
+    let waiting = async || app.get("/admin/webhooks/1").is(200).await.json()["waiting"].take();
+    eventually(async || waiting().await == 1).await;
     browser.click("#toggle").await;
     browser.until_text(".title", "disabled").await;
     browser.click("#toggle").await;
@@ -319,12 +344,24 @@ async fn console_manages_webhooks() {
     browser.set_viewport(1280, 800, "light").await;
     browser.click("[aria-label^='Send again']").await;
     eventually(async || receiver.accepted().len() == 2).await;
-    // Or all that wait.
-    place_order(&app, 901).await;
-    eventually(delivery).await;
+    // Or all that were given up, which are not those that wait.
+    eventually(async || waiting().await == 0).await;
+    let wait = "insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at)
+         select 1, position, kind, resource, 3, now() + interval '1 hour' from changes where kind = 'order'";
+    app.database.run(wait).await;
+    show(&browser, "webhooks", "Webhooks").await;
+    show(&browser, "webhooks/1", "Webhook 1").await;
+    browser.until_text(".rows", "Position").await;
+    let offers = "return document.querySelectorAll('#retry-all').length";
+    assert_eq!(browser.run(offers).await, 0);
+    let give_up = "update webhook_retries set parked_at = now()";
+    app.database.run(give_up).await;
     show(&browser, "webhooks", "Webhooks").await;
     show(&browser, "webhooks/1", "Webhook 1").await;
     browser.click("#retry-all").await;
+    browser
+        .until_text("#announcement", "1 delivery is sent again.")
+        .await;
     eventually(async || receiver.accepted().len() == 3).await;
 
     browser.click("#toggle").await;

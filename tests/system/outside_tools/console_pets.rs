@@ -147,6 +147,12 @@ async fn console_finds_pets_by_all_filters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn console_suggests_tags() {
     let (app, browser, _) = console(&[]).await;
+    // So many tags begin alike that the last one is not suggested with the first ones.
+    let rare = "insert into pets (id, status, name, photo_urls, tags)
+                select id, 'available', 'Pet ' || id, '{}',
+                       jsonb_build_array(jsonb_build_object('name', case id when 3000 then 'rarest' else 'rare ' || id end))
+                from generate_series(3000, 3030) as id";
+    app.database.run(rare).await;
     add_tagged_pets(&app).await;
     let is_suggested = async || {
         app.get("/pet/tags?prefix=fr").is(200).await.json() == json!(["friendly", "Frisky"])
@@ -187,6 +193,19 @@ async fn console_suggests_tags() {
     browser.until_text("#pets", "No pet matches.").await;
     let offers = "return document.querySelector('#other-tags')";
     assert_eq!(browser.run(offers).await, Value::Null);
+    show(&browser, "pets?tag=rarest&status=sold", "Pets").await;
+    browser
+        .until("performance.getEntriesByType('resource').some(({ name }) => name.endsWith('/tags?prefix=rarest'))")
+        .await;
+    browser.until_text("#pets", "No pet matches.").await;
+    assert_eq!(browser.run(offers).await, Value::Null);
+    // A tag without the blanks around it is offered first.
+    show(&browser, "pets?tag=rarest%20", "Pets").await;
+    browser
+        .until_text("#other-tags", "Tags that begin with “ra”: rarest rare 3001")
+        .await;
+    browser.click("#other-tags a").await;
+    until_names(&browser, &["Pet 3000"]).await;
 
     // A new tag is found before it is suggested.
     show(&browser, "pets/7", "Pet 7").await;
@@ -612,22 +631,62 @@ async fn console_tells_what_is_saved_and_loaded() {
     browser.click("dialog button").await;
     browser.until_text("h1", "Pets").await;
 
-    // A view that takes long is shown to be loading, and the focus stays in the page.
-    let slow = "const sent = fetch;
+    // A request that takes long is shown: that of a view, and that of a change.
+    let slow = "window.sent ??= fetch;
          const wait = new Promise((resolve) => { window.answer = resolve; });
          window.fetch = (...request) => wait.then(() => sent(...request))";
+    let is_shown = "getComputedStyle(document.body, '::after').opacity === '1'";
     browser.run(slow).await;
     browser.run(&format!("location.hash = '#/{path}'")).await;
-    browser
-        .until("getComputedStyle(main, '::before').opacity === '1'")
-        .await;
-    assert_eq!(browser.run("return main.ariaBusy").await, "true");
+    browser.until(is_shown).await;
     browser.screenshot("console-loading.png").await;
     browser.run("answer()").await;
     browser.until_text("h1", "Max").await;
-    assert_eq!(browser.run("return main.ariaBusy").await, Value::Null);
+    browser.until("document.body.className === ''").await;
+    browser.run(slow).await;
+    browser.enter("#name", &format!("Slow{ENTER}")).await;
+    browser.until(is_shown).await;
+    browser.run("answer()").await;
+    browser.until_text("h1", "Slow").await;
+    browser.until("document.body.className === ''").await;
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[REFUSED]).await;
+}
+
+/// A person who stays with edits has the same history as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_keeps_the_history_beside_edits() {
+    let (app, browser, _) = console(&[]).await;
+    let id = app.pet("Rex").await;
+    enter(&app, &browser, "orders", "Orders").await;
+    show(&browser, "pets?status=available", "Pets").await;
+    show(&browser, &format!("pets/{id}"), "Rex").await;
+    browser.enter("#name", "Max").await;
+    for back in ["history.back()", "history.go(-2)"] {
+        browser.run(back).await;
+        browser
+            .until_text("dialog h2", "Go on without saving?")
+            .await;
+        // Another step does not ask once more.
+        browser.run("history.back()").await;
+        browser
+            .until("location.hash !== '#/pets?status=available'")
+            .await;
+        let dialogs = "return document.querySelectorAll('dialog').length";
+        assert_eq!(browser.run(dialogs).await, 1);
+        browser.click("dialog button:nth-child(2)").await;
+        browser
+            .until(&format!("location.hash === '#/pets/{id}'"))
+            .await;
+    }
+    browser.enter("#name", "Rex").await;
+    browser.run("history.back()").await;
+    browser.until_text("h1", "Pets").await;
+    browser
+        .until("location.hash === '#/pets?status=available'")
+        .await;
+    browser.run("history.forward()").await;
+    browser.until_text("h1", "Rex").await;
 }
 
 /// Tags are what they were after each change, but for the one that is added or removed.
@@ -729,11 +788,15 @@ async fn console_uploads_and_arranges_pictures() {
          const dropped = new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true });
          XMLHttpRequest.prototype.send = function () {};
          document.querySelector('.drop').dispatchEvent(dropped);
+         window.asked = !dispatchEvent(new Event('beforeunload', { cancelable: true }));
          document.querySelector('.uploads button').focus();
          document.querySelector('.uploads button').click()";
     let restored = "window.sent = [window.fetch, XMLHttpRequest.prototype.send];";
     browser.run(&format!("{restored} {hold}")).await;
     browser.until("document.activeElement.id === 'files'").await;
+    // Only a running upload is a reason to ask before the page is left.
+    let asked = "return [asked, !dispatchEvent(new Event('beforeunload', { cancelable: true }))]";
+    assert_eq!(browser.run(asked).await, json!([true, false]));
     browser
         .run("[window.fetch, XMLHttpRequest.prototype.send] = window.sent")
         .await;
@@ -743,7 +806,7 @@ async fn console_uploads_and_arranges_pictures() {
     std::fs::write(large.path(), vec![0; 400_000]).expect("written");
     for (file, text) in [
         (repository().join("Cargo.toml"), "The file must be a PNG"),
-        (large.path().to_owned(), "The body is larger than 200 kB"),
+        (large.path().to_owned(), "The file is larger than 200 kB"),
     ] {
         choose(&browser, &file).await;
         let shown = format!(
@@ -889,6 +952,29 @@ async fn console_places_and_advances_orders() {
     );
     is_accessible(&browser, "orders").await;
     browser.set_viewport(1280, 800, "light").await;
+    // A failure is shown where the person looks, also on a phone.
+    browser.set_viewport(320, 300, "light").await;
+    browser
+        .run("document.querySelector('[aria-label=\"New order\"] button').scrollIntoView({ block: 'start' })")
+        .await;
+    place().await;
+    browser
+        .until("document.querySelector('.failure')?.getBoundingClientRect().top >= 0")
+        .await;
+    browser.set_viewport(1280, 800, "light").await;
+    // What is typed is not lost with a change of another order, nor the place in the list.
+    browser
+        .run("window.table = document.querySelector('.rows')")
+        .await;
+    browser.click("[aria-label^=Approve]").await;
+    browser.until("table.innerText.includes('approved')").await;
+    browser
+        .until("document.activeElement.ariaLabel?.startsWith('Deliver')")
+        .await;
+    let kept = "return [document.querySelector('#pet').value, table.isConnected]";
+    assert_eq!(browser.run(kept).await, json!([id.to_string(), true]));
+    let back = "update orders set status = 'placed'";
+    app.database.run(back).await;
     // A long number stays in one line.
     let long = json!({"id": 9_007_199_254_740_991_u64, "petId": app.pet("Ada").await});
     let shopper = scopes(&[Scope::ReadOrders, Scope::WriteOrders]);
@@ -896,6 +982,7 @@ async fn console_places_and_advances_orders() {
     let request = app.anonymous(Method::POST, "/store/order").json(&long);
     let placed = request.header("api_key", &shopper).is(201).await.json();
     browser.run("location.hash = '#/orders?'").await;
+    browser.click("dialog button").await;
     // The newest is the first one.
     let number = "document.querySelector('.rows tbody td:first-child')";
     browser

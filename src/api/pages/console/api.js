@@ -15,6 +15,8 @@ const [SHORTEST_PAUSE, LONGEST_PAUSE] = [1_000, 60_000];
 const SILENCE = 30_000;
 
 let known = {};
+/** Number of requests without a response. */
+let waiting = 0;
 
 /** Failure of a request: what to tell the person, the status, 0 without a response, and the seconds after which to retry. */
 export class Failure extends Error {
@@ -59,6 +61,7 @@ export async function send(method, path, { body, ifMatch, idempotencyKey, as = c
   if (idempotencyKey) headers.set("idempotency-key", idempotencyKey);
   if (body !== undefined) headers.set("content-type", "application/json");
   let response;
+  count(1);
   try {
     response = await fetch(new URL(path, BASE), {
       method,
@@ -70,10 +73,18 @@ export async function send(method, path, { body, ifMatch, idempotencyKey, as = c
     });
   } catch {
     throw new Failure(NO_RESPONSE);
+  } finally {
+    count(-1);
   }
   if (response.ok) return response;
   const problem = await response.json().catch(() => ({}));
   throw refused(problem, response.status, response.headers.get("retry-after"), as, body);
+}
+
+/** Counts a request that begins or ends. The page tells while one takes long. */
+function count(change) {
+  waiting += change;
+  document.body.classList.toggle("waiting", waiting > 0);
 }
 
 /** Returns the failure of a response that is no success. */

@@ -4,14 +4,14 @@
  * Creates an element.
  *
  * `properties` are those of the element; `on` has its listeners by event, `attributes` what is no property. Children that are
- * null or false are left out.
+ * undefined, null or false are left out.
  */
 export function element(name, properties = {}, ...children) {
   const { on = {}, attributes = {}, ...rest } = properties;
   const made = Object.assign(document.createElement(name), rest);
   for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
   for (const [event, listener] of Object.entries(on)) made.addEventListener(event, listener);
-  made.append(...children.filter((child) => child !== null && child !== false));
+  made.append(...children.filter((child) => ![undefined, null, false].includes(child)));
   return made;
 }
 

@@ -41,13 +41,17 @@ const signOutButton = document.getElementById("sign-out");
 let shown = new AbortController();
 /** Fragment of the view that is shown. */
 let shownHash = location.hash;
-/** Entry of the history that is shown, and how far the others were scrolled when they were left. */
-let entry = thisEntry();
+/** How far the entries of the history were scrolled when they were left, and the number of the one that is shown. */
 const positions = new Map();
+let entry = numberEntry(0);
+let isAsking = false;
 
-/** Returns the identifier of the current entry of the history, which is in its state. */
-function thisEntry() {
-  if (!history.state?.entry) history.replaceState({ entry: Math.random() }, "");
+/** Returns the number of the current entry of the history, which is in its state. A new one is the next after `before`. */
+function numberEntry(before) {
+  if (history.state?.entry === undefined) {
+    history.replaceState({ entry: before + 1 }, "");
+    positions.delete(before + 1);
+  }
   return history.state.entry;
 }
 
@@ -79,7 +83,6 @@ async function show(notice = "", pause = undefined) {
   const done = () => show();
   // The former view can be used no longer.
   main.inert = true;
-  main.ariaBusy = true;
   const isOutside = !main.contains(focusBefore) && focusBefore !== document.body;
   let content;
   try {
@@ -93,7 +96,6 @@ async function show(notice = "", pause = undefined) {
   nameTab(main.querySelector("h1")?.textContent ?? title);
   showCurrentLink();
   main.inert = false;
-  main.ariaBusy = null;
   // What is loaded again by itself leaves the focus where it is.
   if (pause && isOutside) return;
   main.focus({ preventScroll: true });
@@ -121,12 +123,16 @@ async function showLinks() {
  */
 function reporter(signal, again) {
   return async function report(change, done, form) {
+    if (main.inert) return;
     const focused = document.activeElement;
     const sent = form && stateOf(form);
-    if (done === again && !(await mayLoseEdits(form))) return;
+    main.inert = true;
+    if (done === again && !(await mayLoseEdits(form))) {
+      main.inert = false;
+      return focusAgain(focused);
+    }
     announce("");
     for (const old of main.querySelectorAll(":scope > .failure")) old.remove();
-    main.inert = true;
     try {
       const result = await change();
       if (signal.aborted) return;
@@ -139,7 +145,9 @@ function reporter(signal, again) {
       if (signal.aborted) return;
       main.inert = false;
       // What was edited since then is sent, too.
-      main.prepend(problem(failure, () => (form && stateOf(form) !== sent ? form.requestSubmit() : report(change, done, form))));
+      const shown = problem(failure, () => (form && stateOf(form) !== sent ? form.requestSubmit() : report(change, done, form)));
+      main.prepend(shown);
+      shown.scrollIntoView({ block: "nearest" });
     }
     focusAgain(focused);
   };
@@ -151,12 +159,19 @@ function focusAgain(focused) {
   keepFocus(main);
 }
 
-/** Shows the view of the fragment, unless the person keeps edits. */
+/** Shows the view of the fragment, unless the person keeps edits: then the history goes back to their entry. */
 async function showPlace() {
-  if (!(await mayLoseEdits())) return history.replaceState({ entry }, "", shownHash);
+  if (isAsking || numberEntry(entry) === entry) return;
+  isAsking = true;
+  const canLeave = await mayLoseEdits();
+  isAsking = false;
   const left = shownHash;
+  // The person may have gone on meanwhile.
+  const now = numberEntry(entry);
+  if (now === entry) return;
+  if (!canLeave) return history.go(entry - now);
   positions.set(entry, scrollY);
-  entry = thisEntry();
+  entry = now;
   scrollTo(0, 0);
   const showing = show();
   const { signal } = shown;

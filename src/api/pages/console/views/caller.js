@@ -109,8 +109,9 @@ function newKey(stored, path, done, report) {
     }, done, event.target);
   };
   return element("details", {}, element("summary", {}, "New key"),
-    element("form", { id: "new-key", on: { submit } },
-      field("Name, for people", name), boxes, field("Days until it expires; empty for never", lifetime), element("div", { className: "choices" }, element("button", {}, "Create"))));
+    watchEdits(element("form", { id: "new-key", on: { submit } },
+      field("Name, for people", name), boxes, field("Days until it expires; empty for never", lifetime),
+      element("div", { className: "choices" }, element("button", {}, "Create")))));
 }
 
 function clientTable(path, done, report) {
@@ -141,5 +142,6 @@ function newClient(stored, path, done, report) {
     }, done, event.target);
   };
   return element("details", {}, element("summary", {}, "New client"),
-    element("form", { id: "new-client", on: { submit } }, boxes, element("div", { className: "choices" }, element("button", {}, "Create"))));
+    watchEdits(element("form", { id: "new-client", on: { submit } },
+      boxes, element("div", { className: "choices" }, element("button", {}, "Create")))));
 }

@@ -15,13 +15,16 @@ export async function changes({ parameters, signal, done }) {
   const actor = element("input", { id: "actor", type: "search", maxLength: 100, value: value("actor"), autocomplete: "off" });
   // Without this scope, the service finds few changes by their actor.
   const isAdmin = (await scopes()).includes("admin");
+  // A number is that of one kind.
+  const requireKind = () => { kinds.required = resource.value.trim() !== ""; };
   const submit = (event) => {
     event.preventDefault();
-    location.hash = `#/changes?${given([kinds.value, kinds.value && resource.value, actor.value])}`;
+    location.hash = `#/changes?${given([kinds.value, resource.value, actor.value])}`;
   };
+  requireKind();
   return [
     element("h1", {}, "Changes"),
-    element("form", { className: "filters", ariaLabel: "Filters", on: { submit } },
+    element("form", { className: "filters", ariaLabel: "Filters", on: { input: requireKind, submit } },
       field("Kind", kinds), field("Number, of one kind", resource), isAdmin && field("By", actor),
       element("button", { className: "plain" }, "Show")),
     await changeTable(given([value("kind"), value("kind") && value("resource"), value("actor")]), { signal, missed: done }),

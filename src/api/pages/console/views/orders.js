@@ -3,6 +3,7 @@
 import { json, newIdempotencyKey, pages, scopes, send } from "../api.js";
 import { element, field, formatTime, keepFocus, nameOf } from "../dom.js";
 import { ask } from "../widgets/dialog.js";
+import { watchEdits } from "../widgets/edits.js";
 import { thumbnail } from "../widgets/pet_card.js";
 import { rows } from "../widgets/rows.js";
 
@@ -19,15 +20,17 @@ export async function orders({ parameters, signal, done, report }) {
   const query = new URLSearchParams({ sort: "-id", limit: PAGE, ...(pet && { petId: pet }), ...(status && { status }) });
   const petOf = petLinks(granted.includes("read:pets"), signal);
 
-  const advance = ({ id, status }) => {
+  // They keep the row at its place, and change it.
+  const advance = ({ id, status }, change) => {
     const next = NEXT[status];
-    report(() => json("PATCH", `store/order/${id}`, { body: { status: next, ...(next === "delivered" && { complete: true }) } }), done);
+    report(() => json("PATCH", `store/order/${id}`, { body: { status: next, ...(next === "delivered" && { complete: true }) } }), change);
   };
-  const remove = async ({ id }) => {
-    if (await ask(`Delete order ${id}?`, [], { Delete: true, Keep: false })) await report(() => send("DELETE", `store/order/${id}`), done);
+  const remove = async ({ id }, change) => {
+    const isSure = await ask(`Delete order ${id}?`, [], { Delete: true, Keep: false });
+    if (isSure) await report(() => send("DELETE", `store/order/${id}`), () => change());
   };
   const button = (text, order, act, more = "") =>
-    element("button", { className: `plain ${more}`, ariaLabel: `${text} order ${order.id}`, on: { click: () => act(order) } }, text);
+    element("button", { className: `plain ${more}`, ariaLabel: `${text} order ${order.id}`, on: { click: act } }, text);
   const none = pet ? "No orders for this pet." : "No orders yet.";
   const table = granted.includes("read:orders") && await rows({
     name: "Orders",
@@ -41,9 +44,10 @@ export async function orders({ parameters, signal, done, report }) {
       ...(isAdmin ? [["By", ({ caller }) => nameOf(caller ?? "–")]] : []),
       ["Ships", ({ shipDate }) => (shipDate ? formatTime(shipDate) : "–")],
       ["Status", ({ status, complete }) => (complete ? `${status}, complete` : status)],
-      ["", (order) => [
-        isAdmin && NEXT[order.status] && button(order.status === "placed" ? "Approve" : "Deliver", order, advance),
-        granted.includes("write:orders") && (isAdmin || (order.status !== "delivered" && !order.complete)) && button("Delete", order, remove, "bad"),
+      ["", (order, change) => [
+        isAdmin && NEXT[order.status] && button(order.status === "placed" ? "Approve" : "Deliver", order, () => advance(order, change)),
+        granted.includes("write:orders") && (isAdmin || (order.status !== "delivered" && !order.complete))
+          && button("Delete", order, () => remove(order, change), "bad"),
       ]],
     ],
   });
@@ -56,7 +60,7 @@ export async function orders({ parameters, signal, done, report }) {
 
 /**
  * Returns a function that returns a link to the pet with a number, which gets its picture and its name when they are there. Each pet is
- * read once; one that is deleted keeps its number.
+ * read once, unless that fails; one that is deleted keeps its number.
  */
 function petLinks(canRead, signal) {
   const read = new Map();
@@ -67,7 +71,7 @@ function petLinks(canRead, signal) {
     read.get(id).then(
       (pet) => link.replaceChildren(element("span", { className: "picture" }, thumbnail(pet)), nameOf(pet.name)),
       ({ status }) => {
-        if (status !== 404) return;
+        if (status !== 404) return read.delete(id);
         const table = link.closest("table");
         link.replaceWith(`${id} (deleted)`);
         keepFocus(table);
@@ -101,7 +105,7 @@ function placeForm(parameters, report, done) {
     const body = { petId: Number(petId.value), quantity: Number(quantity.value), shipDate };
     report(() => json("POST", "store/order", { body, idempotencyKey }), done, event.target);
   };
-  return element("form", { className: "filters", ariaLabel: "New order", on: { submit } },
+  return watchEdits(element("form", { className: "filters", ariaLabel: "New order", on: { submit } },
     field("Number of the pet", petId), field("Quantity", quantity), field("Ships at", ships),
-    element("button", {}, "Place order"));
+    element("button", {}, "Place order")));
 }

@@ -158,15 +158,15 @@ function matches(filters, signal) {
   return pages(`pet?${query}`, signal);
 }
 
-/** Returns what is shown without a match: for a tag that is not in use, links to others that begin alike. */
+/** Returns what is shown without a match: for a tag that is not in use, links to others. */
 function noMatch(filters, signal) {
   const tag = filters.get("tag");
   if (tag === null) return element("p", {}, "No pet matches.");
   const isOnlyTag = !filters.has("name") && !filters.has("status");
   const content = element("div", {}, element("p", { className: "long" }, isOnlyTag ? `No pet has the tag “${tag}”.` : "No pet matches."));
   const prefix = [...tag.trim()].slice(0, 2).join("");
-  tagsThatBegin(prefix, signal).then((names) => {
-    if (names.length === 0 || names.includes(tag)) return;
+  otherTags(tag, prefix, signal).then((names) => {
+    if (names.length === 0) return;
     content.append(element("p", { id: "other-tags" }, `Tags that begin with “${prefix}”: `, ...names.flatMap((name) => {
       const query = new URLSearchParams(filters);
       query.set("tag", name);
@@ -174,6 +174,17 @@ function noMatch(filters, signal) {
     })));
   }, () => {});
   return content;
+}
+
+/** Returns names of tags that begin with `prefix`, among them `tag` without the blanks around it, or none if `tag` is in use. */
+async function otherTags(tag, prefix, signal) {
+  // A name comes before those that are longer.
+  const isInUse = async (name) => (await tagsThatBegin(name, signal)).includes(name);
+  if (await isInUse(tag)) return [];
+  const names = await tagsThatBegin(prefix, signal);
+  const trimmed = tag.trim();
+  if (trimmed !== tag && !names.includes(trimmed) && await isInUse(trimmed)) names.unshift(trimmed);
+  return names;
 }
 
 function isMatch(pet, filters) {

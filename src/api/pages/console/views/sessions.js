@@ -6,8 +6,9 @@ import { rows } from "../widgets/rows.js";
 
 const PAGE = 50;
 
-export async function sessions({ done, report }) {
-  const end = (id) => report(() => send("DELETE", `admin/sessions/${id}`), done);
+export async function sessions({ report }) {
+  const end = (session, change) =>
+    report(() => send("DELETE", `admin/sessions/${session.id}`), () => change({ ...session, revokedAt: Date.now() }));
   return [element("h1", {}, "Sessions"), await rows({
     name: "Sessions",
     next: pages(`admin/sessions?limit=${PAGE}`),
@@ -17,8 +18,8 @@ export async function sessions({ done, report }) {
       ["Caller", ({ caller, callerId }) => element("a", { href: `#/callers/${callerId}` }, nameOf(caller))],
       ["Since", ({ createdAt }) => formatTime(createdAt)],
       ["Until", ({ revokedAt, expiresAt }) => (revokedAt ? `ended ${formatTime(revokedAt)}` : formatTime(expiresAt))],
-      ["", ({ id, revokedAt }) => !revokedAt
-        && element("button", { className: "plain", ariaLabel: `End session ${id}`, on: { click: () => end(id) } }, "End")],
+      ["", (session, change) => !session.revokedAt
+        && element("button", { className: "plain", ariaLabel: `End session ${session.id}`, on: { click: () => end(session, change) } }, "End")],
     ],
   })];
 }

@@ -2,6 +2,7 @@
 
 import { json, pages, send } from "../api.js";
 import { element, formatNumber, formatTime, long } from "../dom.js";
+import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
 import { leaveFor, watchEdits } from "../widgets/edits.js";
 import { askOverlap } from "../widgets/overlap.js";
@@ -25,7 +26,7 @@ export async function webhook({ id, done, report }) {
       element("h1", {}, `Webhook ${stored.id}`), !stored.enabled && element("strong", { className: "problem" }, "disabled")),
     settings(stored, path, { done, report, showAttempts }),
     element("section", { className: "card", ariaLabel: "Deliveries" }, element("h2", {}, "Deliveries that have failed or wait"),
-      await deliveryTable(path, done, report), stored.enabled && stored.waiting + stored.parked > 0 && retryAll(path, done, report)),
+      await deliveryTable(path, done, report), stored.enabled && stored.parked > 0 && retryAll(path, done, report)),
     element("section", { className: "card", ariaLabel: "Attempts" }, element("h2", {}, "Last attempts"), attempts),
   ];
 }
@@ -46,6 +47,10 @@ function settings(stored, path, { done, report, showAttempts }) {
   const outcome = element("p", { id: "outcome", attributes: { role: "status" } });
   const test = () => {
     outcome.textContent = "";
+    if (body().url !== stored.url) {
+      outcome.textContent = "Save the URL first: a test is sent to the saved one.";
+      return;
+    }
     report(() => json("POST", `${path}/test`), ({ status, error, durationSeconds }) => {
       const time = `after ${formatNumber(durationSeconds)} s`;
       outcome.textContent = error ? `Not accepted: ${error}, ${time}.` : `Accepted with status ${status} ${time}.`;
@@ -92,8 +97,12 @@ function deliveryTable(path, done, report) {
   });
 }
 
+/** Returns the button that sends the deliveries again that were given up. */
 function retryAll(path, done, report) {
-  const retry = () => report(() => send("POST", `${path}/deliveries/retry`), done);
+  const retry = () => report(async () => {
+    const { deliveries } = await json("POST", `${path}/deliveries/retry`);
+    announce(deliveries === 1 ? "1 delivery is sent again." : `${formatNumber(deliveries)} deliveries are sent again.`);
+  }, done);
   return element("button", { id: "retry-all", className: "plain", on: { click: retry } }, "Send all again");
 }
 

@@ -1,6 +1,6 @@
 // A long list as a table, one page at a time. On a narrow screen, each row is a block with the names of its cells.
 
-import { element } from "../dom.js";
+import { element, keepFocus } from "../dom.js";
 import { loadProblem } from "./problem.js";
 
 /** Time for which a new row is marked, in milliseconds. */
@@ -8,7 +8,8 @@ const MARKED = 4_000;
 
 /**
  * Returns the table of the items that `next` returns, page by page, until it returns null. `columns` are pairs of a title and a
- * function that returns the content of a cell; `empty` is the text of an empty list. `loaded` gets the first page, and a function that
+ * function that returns the content of a cell. The function gets the item, and another one that shows the changed item in its row, or
+ * removes the row of one that is gone. `empty` is the text of an empty list. `loaded` gets the first page, and a function that
  * puts a new item before the others, and marks it for a moment.
  */
 export async function rows({ name, next, columns, empty, loaded = () => {} }) {
@@ -26,8 +27,20 @@ export async function rows({ name, next, columns, empty, loaded = () => {} }) {
   let isLoading = false;
 
   function row(item) {
-    return element("tr", { role: "row" }, ...columns.map(([title, cell]) =>
-      element("td", { role: "cell", attributes: { "data-title": title } }, ...[cell(item)].flat().filter(Boolean))));
+    const made = element("tr", { role: "row" });
+    fill(made, item);
+    return made;
+  }
+
+  function fill(made, item) {
+    const change = (changed) => {
+      if (changed) fill(made, changed);
+      else made.remove();
+      show();
+      keepFocus((changed && made.querySelector("button")) ?? table);
+    };
+    made.replaceChildren(...columns.map(([title, cell]) =>
+      element("td", { role: "cell", attributes: { "data-title": title } }, ...[cell(item, change)].flat().filter(Boolean))));
   }
 
   async function load() {

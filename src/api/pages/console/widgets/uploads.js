@@ -2,6 +2,7 @@
 
 import { upload } from "../api.js";
 import { element } from "../dom.js";
+import { watchEdits } from "./edits.js";
 
 const TYPES = "image/png,image/jpeg,image/gif,image/webp";
 
@@ -9,9 +10,10 @@ const TYPES = "image/png,image/jpeg,image/gif,image/webp";
 export function uploads(id, done, signal) {
   const input = element("input", { id: "files", type: "file", multiple: true, accept: TYPES });
   const list = element("ul", { className: "uploads", attributes: { "aria-live": "polite" } });
-  const zone = element("div", { className: "drop" },
+  // The button of a running upload is an edit of this form: people are asked before they leave the page.
+  const zone = watchEdits(element("form", { className: "drop" },
     element("label", { htmlFor: "files" }, "Add pictures"), input,
-    element("p", { className: "quiet" }, "Choose PNG, JPEG, GIF or WebP files, or drop them here."), list);
+    element("p", { className: "quiet" }, "Choose PNG, JPEG, GIF or WebP files, or drop them here."), list));
   let queue = Promise.resolve();
 
   function add(files) {
@@ -26,7 +28,7 @@ export function uploads(id, done, signal) {
           change(item, () => item.remove());
           await done();
         } catch (failure) {
-          const text = cancelled.aborted ? "cancelled." : failure.message;
+          const text = cancelled.aborted ? "cancelled." : failure.message.replace(/^The body/, "The file");
           change(item, () => item.replaceChildren(element("span", { className: "problem" }, `${file.name}: ${text}`)));
         }
       });
