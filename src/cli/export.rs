@@ -24,7 +24,7 @@ const ANYONE: u32 = 0o666;
 
 #[derive(Debug, Args)]
 pub struct ExportPets {
-    /// File to create, which must not exist; default, as with -: stdout
+    /// File to create, which must not exist; - or none: stdout
     file: Option<PathBuf>,
     /// Format; default: by the file's extension, .ndjson, .jsonl or .csv; to stdout, ndjson
     #[arg(long, value_enum)]

@@ -31,7 +31,6 @@ mod sessions;
 mod webhooks;
 
 use std::{
-    env,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -44,7 +43,7 @@ use secrecy::SecretString;
 use self::output::{Error, print, report, report_usage, say};
 use crate::{
     api::{self, openapi, state::Links},
-    config::{CommandLine, Config},
+    config::{CommandLine, Config, arguments},
     domain::address::ListenAddress,
     telemetry,
 };
@@ -226,10 +225,11 @@ impl DocumentFormat {
 /// If the system refuses to start threads.
 #[tokio::main]
 pub async fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let arguments = arguments();
+    let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() && env::args_os().any(|argument| argument == "--json") => {
-            report_usage(&error.to_string());
+        Err(error) if error.use_stderr() && arguments.iter().any(|it| it == "--json") => {
+            report_usage(&error);
             return ExitCode::from(USAGE_CODE);
         }
         Err(error) => error.exit(),

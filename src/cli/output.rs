@@ -5,6 +5,7 @@ use std::{
     io::{self, Write as _},
 };
 
+use clap::error::ErrorKind;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -54,9 +55,16 @@ pub fn report(error: &str, json: bool) {
     }
 }
 
-/// Prints clap's message on arguments that cannot be read as such an object: behind the first paragraph, it says what to do.
-pub fn report_usage(message: &str) {
-    let (error, next) = message.split_once("\n\n").unwrap_or((message, ""));
+/// Prints an error in the arguments as `{"error":…,"next":…}`; `next` is what follows the first paragraph of its message.
+pub fn report_usage(error: &clap::Error) {
+    let message = error.to_string();
+    let (error, next) = match error.kind() {
+        // Its message is the help.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            ("a subcommand is missing", "try '--help'")
+        }
+        _ => message.split_once("\n\n").unwrap_or((&message, "")),
+    };
     let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let error = line(error.strip_prefix("error: ").unwrap_or(error));
     eprintln!("{}", json!({"error": error, "next": line(next)}));

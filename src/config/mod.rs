@@ -314,6 +314,11 @@ fn validate_database(database: &Database) -> Result<(), (&'static str, &'static 
     Ok(())
 }
 
+/// Returns the arguments of this process, of which the first one is the name of the program.
+pub fn arguments() -> Vec<OsString> {
+    std::env::args_os().collect()
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the only function that reads the environment"

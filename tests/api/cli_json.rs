@@ -371,12 +371,16 @@ async fn errors_are_json_with_the_next_step() {
             &["keys", "revoke"],
             2,
             "the following required arguments were not provided: <ID>",
-            json!(
-                "Usage: pet-inventory keys revoke --json <ID> For more information, try '--help'."
-            ),
+            json!("Usage: pet-inventory keys revoke <ID> For more information, try '--help'."),
+        ),
+        (
+            &["keys"],
+            2,
+            "a subcommand is missing",
+            json!("try '--help'"),
         ),
     ] {
-        let output = commands.run(&[arguments, &["--json"]].concat()).await;
+        let output = commands.run(&[&["--json"], arguments].concat()).await;
         let output = output.is(code);
         assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
         let printed: Value = serde_json::from_str(&output.stderr).expect("JSON");
