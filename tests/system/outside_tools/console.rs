@@ -56,7 +56,8 @@ pub(super) async fn is_accessible(browser: &Browser, name: &str) {
         for scheme in ["light", "dark"] {
             browser.set_viewport(width, 800, scheme).await;
             assert_eq!(beside(browser, width).await, json!([]), "{name}, {width}");
-            let slips = "return /undefined|null|NaN|\\[object/.exec(document.body.innerText)?.[0]";
+            let slips =
+                "return /\\b(undefined|null|NaN)\\b|\\[object/.exec(document.body.innerText)?.[0]";
             assert_eq!(browser.run(slips).await, Value::Null, "{name}");
             let header = "return document.querySelector('header').getBoundingClientRect().height";
             let header = browser.run(header).await.as_f64().expect("a number");

@@ -71,7 +71,7 @@ async function show(notice = "", pause = undefined) {
   shown = new AbortController();
   const focusBefore = document.activeElement;
   for (const dialog of document.querySelectorAll("dialog")) dialog.close();
-  shownHash = location.hash;
+  [shownHash, entry] = [location.hash, numberEntry(entry)];
   const { signal } = shown;
   const isSignedIn = credential() !== null;
   const { name, id, parameters } = place();
@@ -83,6 +83,7 @@ async function show(notice = "", pause = undefined) {
   const done = () => show();
   // The former view can be used no longer.
   main.inert = true;
+  main.ariaBusy = true;
   const isOutside = !main.contains(focusBefore) && focusBefore !== document.body;
   let content;
   try {
@@ -96,6 +97,7 @@ async function show(notice = "", pause = undefined) {
   nameTab(main.querySelector("h1")?.textContent ?? title);
   showCurrentLink();
   main.inert = false;
+  main.ariaBusy = null;
   // What is loaded again by itself leaves the focus where it is.
   if (pause && isOutside) return;
   main.focus({ preventScroll: true });
@@ -128,6 +130,7 @@ function reporter(signal, again) {
     const sent = form && stateOf(form);
     main.inert = true;
     if (done === again && !(await mayLoseEdits(form))) {
+      if (signal.aborted) return;
       main.inert = false;
       return focusAgain(focused);
     }
@@ -165,13 +168,12 @@ async function showPlace() {
   isAsking = true;
   const canLeave = await mayLoseEdits();
   isAsking = false;
+  // The view may have been shown meanwhile, or the person gone back to it.
+  const reached = numberEntry(entry);
+  if (reached === entry) return;
+  if (!canLeave) return history.go(entry - reached);
   const left = shownHash;
-  // The person may have gone on meanwhile.
-  const now = numberEntry(entry);
-  if (now === entry) return;
-  if (!canLeave) return history.go(entry - now);
   positions.set(entry, scrollY);
-  entry = now;
   scrollTo(0, 0);
   const showing = show();
   const { signal } = shown;
@@ -221,6 +223,8 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 history.scrollRestoration = "manual";
 addEventListener("hashchange", showPlace);
+// Two entries of the history may have the same fragment.
+addEventListener("popstate", showPlace);
 addEventListener("beforeunload", (event) => hasEdits() && event.preventDefault());
 addEventListener("signed-out", () => show("Your key or session is no longer valid. Sign in again."));
 document.addEventListener("visibilitychange", showReadiness);

@@ -29,8 +29,11 @@ export async function orders({ parameters, signal, done, report }) {
     const isSure = await ask(`Delete order ${id}?`, [], { Delete: true, Keep: false });
     if (isSure) await report(() => send("DELETE", `store/order/${id}`), () => change());
   };
-  const button = (text, order, act, more = "") =>
-    element("button", { className: `plain ${more}`, ariaLabel: `${text} order ${order.id}`, on: { click: act } }, text);
+  // The second click of a double click would be on the button for the state that follows.
+  const button = (text, order, act, more = "") => {
+    const click = ({ detail }) => detail < 2 && act();
+    return element("button", { className: `plain ${more}`, ariaLabel: `${text} order ${order.id}`, on: { click } }, text);
+  };
   const none = pet ? "No orders for this pet." : "No orders yet.";
   const table = granted.includes("read:orders") && await rows({
     name: "Orders",
@@ -74,7 +77,7 @@ function petLinks(canRead, signal) {
         if (status !== 404) return read.delete(id);
         const table = link.closest("table");
         link.replaceWith(`${id} (deleted)`);
-        keepFocus(table);
+        if (table) keepFocus(table);
       });
     return link;
   };

@@ -97,7 +97,8 @@ export async function pet({ id, signal, done, report }) {
     if (theirs.etag === stored.etag) return;
     await showPictures();
     if (signal.aborted || version === stored) return;
-    if (hasEdits()) return notice.replaceChildren("Somebody else has changed this pet. Your changes are still in the form. ", takeTheirs);
+    // Uploads go on.
+    if (hasEdits(drop)) return notice.replaceChildren("Somebody else has changed this pet. Your changes are still in the form. ", takeTheirs);
     notice.replaceChildren();
     showFields();
   }

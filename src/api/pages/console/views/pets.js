@@ -6,7 +6,7 @@ import { grid } from "../widgets/grid.js";
 import { STATUSES, inventory } from "../widgets/inventory.js";
 import { petCard } from "../widgets/pet_card.js";
 import { isTemporary } from "../widgets/problem.js";
-import { tagSuggestions, tagsThatBegin } from "../widgets/tag_suggestions.js";
+import { MAX_SUGGESTED, tagSuggestions, tagsThatBegin } from "../widgets/tag_suggestions.js";
 
 const PAGE = 60;
 /** Maximum number of characters that the service accepts. */
@@ -178,10 +178,10 @@ function noMatch(filters, signal) {
 
 /** Returns names of tags that begin with `prefix`, among them `tag` without the blanks around it, or none if `tag` is in use. */
 async function otherTags(tag, prefix, signal) {
-  // A name comes before those that are longer.
-  const isInUse = async (name) => (await tagsThatBegin(name, signal)).includes(name);
-  if (await isInUse(tag)) return [];
   const names = await tagsThatBegin(prefix, signal);
+  const isInUse = async (name) =>
+    names.includes(name) || (names.length === MAX_SUGGESTED && (await tagsThatBegin(name, signal)).includes(name));
+  if (await isInUse(tag)) return [];
   const trimmed = tag.trim();
   if (trimmed !== tag && !names.includes(trimmed) && await isInUse(trimmed)) names.unshift(trimmed);
   return names;

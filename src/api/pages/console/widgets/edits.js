@@ -20,7 +20,7 @@ export function hasEdits(except) {
 /** Returns true if there are no edits, other than those of `except`, or the person gives them up. */
 export async function mayLoseEdits(except) {
   if (!hasEdits(except)) return true;
-  const question = [element("p", {}, "Your changes in the form are not saved.")];
+  const question = [element("p", {}, "Changes that are not saved, and uploads in progress, would be lost.")];
   return (await ask("Go on without saving?", question, { "Go on": true, "Back to the form": false })) === true;
 }
 

@@ -6,7 +6,10 @@ import { element } from "../dom.js";
 /** Time without typing after which suggestions are read, in milliseconds. */
 const PAUSE = 200;
 
-/** Returns up to 20 names of tags that begin with `prefix`. */
+/** Maximum number of names in a response. */
+export const MAX_SUGGESTED = 20;
+
+/** Returns names of tags that begin with `prefix`. */
 export const tagsThatBegin = (prefix, signal) => json("GET", `pet/tags?${new URLSearchParams({ prefix })}`, { signal });
 
 /** Returns the list of suggestions of an input, to be put beside it, which is filled as one types. */
