@@ -39,8 +39,7 @@ pub struct Owner {
     #[arg(long)]
     plan: Option<Plan>,
     /// Scope of the credential, can be repeated: read:pets, write:pets, read:orders, write:orders, read:changes, admin; default: all
-    /// scopes of the caller. A new caller gets the same scopes, by default all but admin and
-    /// read:changes
+    /// scopes of the caller. A new caller gets the same scopes, by default all but admin and read:changes
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<Scope>,
 }
@@ -329,11 +328,15 @@ fn to_row(record: &CredentialRecord, is_key: bool) -> Vec<String> {
         (None, Some(time)) => format!("until {}", rfc3339(time)),
         (None, None) => "without end".to_owned(),
     };
-    let mut row = vec![record.id.to_string(), secret, record.caller.clone(), valid];
-    if is_key {
-        row.insert(2, record.name.clone().unwrap_or_else(|| "-".to_owned()));
-        row.insert(4, time_or_dash(record.last_used_at));
+    let (id, caller, scopes) = (
+        record.id.to_string(),
+        record.caller.clone(),
+        record.scopes.to_string(),
+    );
+    if !is_key {
+        return vec![id, secret, caller, valid, scopes];
     }
-    row.push(record.scopes.to_string());
-    row
+    let name = record.name.clone().unwrap_or_else(|| "-".to_owned());
+    let last_used = time_or_dash(record.last_used_at);
+    vec![id, secret, name, caller, last_used, valid, scopes]
 }

@@ -1,6 +1,6 @@
-//! Periodic maintenance: purges expired data, folds inventory changes and names of pets, keeps the tags that are suggested, publishes the record of changes, returns unused
-//! requests to limits, and writes the last uses of API keys and the
-//! usage of callers.
+//! Periodic maintenance: purges expired data, folds inventory changes and names of pets, keeps the tags that are suggested,
+//! publishes the record of changes, returns unused requests to limits, and writes the last uses of API keys and the usage of
+//! callers.
 //!
 //! Invariant: without it, only memory, storage and latency grow, limits count requests that were not used, operators do not
 //! see the last uses, and searches by name and tag do not find what plain SQL, a restore or the build before has written.

@@ -90,31 +90,26 @@ pub async fn list(
     with_timeout(query.fetch_all(connection)).await
 }
 
-/// Returns both directions of a query, ascending and descending.
-macro_rules! both_directions {
-    ($query:ident) => {
-        [$query!(">", "<=", "asc"), $query!("<", ">=", "desc")]
-    };
-}
-
-/// Query that merges one range of `orders_by_owner` per status. The owner is an element of an array, so that no other index
-/// has the order; PostgreSQL does not end a scan at the second column of a comparison of rows.
-macro_rules! list_of_owner {
-    ($behind:literal, $up_to:literal, $direction:literal) => {
+/// Query that merges one range of an index per status: of `orders_by_owner` with a condition and an order of the owner, of
+/// `orders_by_status` without.
+macro_rules! list_by_status {
+    ($has_caller:literal, $of_owner:literal, $by_owner:literal, $behind:literal, $up_to:literal, $direction:literal) => {
         concat!(
             "select ",
-            order_columns!("listed", "false"),
+            order_columns!("listed", $has_caller),
             " from unnest($1::text[]) as wanted (status)
     cross join lateral (
         select * from orders
-        where owner = any (array[$4]) and (status, id) ",
+        where ",
+            $of_owner,
+            "(status, id) ",
             $behind,
             " (wanted.status, $2) and status ",
             $up_to,
             " wanted.status
-        order by owner ",
-            $direction,
-            ", status ",
+        order by ",
+            $by_owner,
+            "status ",
             $direction,
             ", id ",
             $direction,
@@ -129,38 +124,24 @@ macro_rules! list_of_owner {
     };
 }
 
-/// Query that merges one range of `orders_by_status` per status.
-macro_rules! list_of_all {
-    ($behind:literal, $up_to:literal, $direction:literal) => {
-        concat!(
-            "select ",
-            order_columns!("listed", "true"),
-            " from unnest($1::text[]) as wanted (status)
-    cross join lateral (
-        select * from orders
-        where (status, id) ",
+/// The owner is an element of an array, so that only `orders_by_owner` has the order: an order by what is equal to one value
+/// would be that of any index. A comparison of rows with the owner would not end the scan at the status.
+macro_rules! list_of_owner {
+    ($by_owner:literal, $behind:literal, $up_to:literal, $direction:literal) => {
+        list_by_status!(
+            "false",
+            "owner = any (array[$4]) and ",
+            $by_owner,
             $behind,
-            " (wanted.status, $2) and status ",
             $up_to,
-            " wanted.status
-        order by status ",
-            $direction,
-            ", id ",
-            $direction,
-            "
-        limit $3
-    ) listed
-    order by id ",
-            $direction,
-            "
-    limit $3"
+            $direction
         )
     };
 }
 
 /// Query that reads `orders_by_pet`.
 macro_rules! list_of_pet {
-    ($behind:literal, $up_to:literal, $direction:literal) => {
+    ($behind:literal, $direction:literal) => {
         concat!(
             "select ",
             order_columns!("orders", "$4::bigint is null"),
@@ -176,14 +157,20 @@ macro_rules! list_of_pet {
     };
 }
 
-/// Queries for the orders of a caller. Like the others, public for the test that reads their plans.
+/// Queries for the orders of a caller, ascending and descending. Like the others, public for the test that reads their plans.
 #[doc(hidden)]
-pub const LISTS_OF_OWNER: [&str; 2] = both_directions!(list_of_owner);
+pub const LISTS_OF_OWNER: [&str; 2] = [
+    list_of_owner!("owner asc, ", ">", "<=", "asc"),
+    list_of_owner!("owner desc, ", "<", ">=", "desc"),
+];
 
 /// Queries for all orders.
 #[doc(hidden)]
-pub const LISTS_OF_ALL: [&str; 2] = both_directions!(list_of_all);
+pub const LISTS_OF_ALL: [&str; 2] = [
+    list_by_status!("true", "", "", ">", "<=", "asc"),
+    list_by_status!("true", "", "", "<", ">=", "desc"),
+];
 
 /// Queries for the orders of a pet.
 #[doc(hidden)]
-pub const LISTS_OF_PET: [&str; 2] = both_directions!(list_of_pet);
+pub const LISTS_OF_PET: [&str; 2] = [list_of_pet!(">", "asc"), list_of_pet!("<", "desc")];

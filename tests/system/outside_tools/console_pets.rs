@@ -644,6 +644,10 @@ async fn console_tells_what_is_saved_and_loaded() {
     browser.run(&format!("location.hash = '#/{path}'")).await;
     browser.until(is_shown).await;
     browser.screenshot("console-loading.png").await;
+    let places =
+        "return [[document.body, '::after'], [document.querySelector('#announcement'), null]]
+         .map(([it, pseudo]) => getComputedStyle(it, pseudo).bottom)";
+    assert_eq!(browser.run(places).await, json!(["72px", "16px"]));
     browser.run("answer()").await;
     browser.until_text("h1", "Max").await;
     browser.until("document.body.className === ''").await;

@@ -41,16 +41,17 @@ const signOutButton = document.getElementById("sign-out");
 let shown = new AbortController();
 /** Fragment of the view that is shown. */
 let shownHash = location.hash;
-/** How far the entries of the history were scrolled when they were left, and the number of the one that is shown. */
+/** Number of the entry of the history that is shown, and how far the others were scrolled when they were left. */
+let entry = 0;
 const positions = new Map();
-let entry = numberEntry(0);
+/** True while the person is asked about edits before another entry is shown. */
 let isAsking = false;
 
-/** Returns the number of the current entry of the history, which is in its state. A new one is the next after `before`. */
-function numberEntry(before) {
+/** Returns the number of the current entry of the history, which is in its state. A new one follows the one that is shown. */
+function currentEntry() {
   if (history.state?.entry === undefined) {
-    history.replaceState({ entry: before + 1 }, "");
-    positions.delete(before + 1);
+    history.replaceState({ entry: entry + 1 }, "");
+    positions.delete(entry + 1);
   }
   return history.state.entry;
 }
@@ -71,7 +72,7 @@ async function show(notice = "", pause = undefined) {
   shown = new AbortController();
   const focusBefore = document.activeElement;
   for (const dialog of document.querySelectorAll("dialog")) dialog.close();
-  [shownHash, entry] = [location.hash, numberEntry(entry)];
+  [shownHash, entry] = [location.hash, currentEntry()];
   const { signal } = shown;
   const isSignedIn = credential() !== null;
   const { name, id, parameters } = place();
@@ -164,12 +165,12 @@ function focusAgain(focused) {
 
 /** Shows the view of the fragment, unless the person keeps edits: then the history goes back to their entry. */
 async function showPlace() {
-  if (isAsking || numberEntry(entry) === entry) return;
+  if (isAsking || currentEntry() === entry) return;
   isAsking = true;
   const canLeave = await mayLoseEdits();
   isAsking = false;
   // The view may have been shown meanwhile, or the person gone back to it.
-  const reached = numberEntry(entry);
+  const reached = currentEntry();
   if (reached === entry) return;
   if (!canLeave) return history.go(entry - reached);
   const left = shownHash;
