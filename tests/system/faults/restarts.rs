@@ -120,7 +120,7 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
         "{swaps} swaps at {rate} a second: {}",
         by_status(&responses)
     ));
-    row.at_least(
+    row.done_in_time(
         "requests",
         u32::try_from(responses.len()).unwrap_or(u32::MAX),
         wanted,

@@ -232,7 +232,7 @@ async fn row_31_webhooks_follow_within_a_second_beside_one_that_is_down() {
         changing.await.expect("no panic");
         sleep(Duration::from_secs(2)).await;
         let messages = receiver.messages().split_off(before);
-        row.at_least(
+        row.done_in_time(
             &format!("{what}: messages per second"),
             messages.len() as u64 / short_or_full(5, 60),
             150,
@@ -319,7 +319,7 @@ async fn row_34_webhooks_do_not_delay_each_other() {
     check(&mut row, "healthy", &messages, &recorded);
     let mut lags: Vec<_> = messages.iter().map(Message::lag).collect();
     row.p99_within("lag", &mut lags, Duration::from_secs(2));
-    row.at_least(
+    row.done_in_time(
         "messages to late receivers",
         late.messages().len() as u64,
         OTHERS as u64,
@@ -355,7 +355,7 @@ async fn row_34_a_webhook_follows_within_a_second_beside_many_that_are_down() {
     sleep(Duration::from_secs(2)).await;
     let messages = receiver.messages();
     let sent = short_or_full(20, 120) * 20;
-    row.at_least("messages", messages.len() as u64, sent * 9 / 10);
+    row.done_in_time("messages", messages.len() as u64, sent * 9 / 10);
     let mut lags: Vec<_> = messages.iter().map(Message::lag).collect();
     row.p99_within("lag", &mut lags, Duration::from_secs(1));
     row.end();

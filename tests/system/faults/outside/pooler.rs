@@ -123,7 +123,7 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
         stage.service = stage.serve().await;
     }
     row.note(by_status(&responses));
-    row.at_least("requests", responses.len(), wanted);
+    row.done_in_time("requests", responses.len(), wanted);
     row.none("failed", failures(&responses));
     // No session setting may stay on a server connection: PgBouncer gives it to another client next.
     let options: PgConnectOptions = url.parse().expect("a URL");

@@ -47,6 +47,8 @@ pub struct Row {
     fault: &'static str,
     figures: Vec<String>,
     broken: bool,
+    /// A figure that depends on the speed of the machine is out of its bounds: `.ci/run` runs the row once more.
+    late: bool,
     delays: Delays,
     running: SemaphorePermit<'static>,
 }
@@ -80,6 +82,7 @@ impl Row {
             fault,
             figures: Vec::new(),
             broken: false,
+            late: false,
             delays: measure_delays(),
             running,
         }
@@ -125,7 +128,23 @@ impl Row {
     /// Records a time and its upper bound.
     pub fn within(&mut self, what: &str, time: Duration, bound: Duration) {
         let figure = format!("{what} {} (≤ {})", seconds(time), seconds(bound));
-        self.figure(figure, time <= bound);
+        self.figure_of_speed(figure, time <= bound);
+    }
+
+    /// Records an amount of work that is done during the row, and its lower bound.
+    pub fn done_in_time<T: PartialOrd + Display + Copy>(
+        &mut self,
+        what: &str,
+        amount: T,
+        bound: T,
+    ) {
+        let holds = amount >= bound;
+        self.figure_of_speed(format!("{what} {amount} (≥ {bound})"), holds);
+    }
+
+    /// Records how many requests were refused because of overload, of which there should be none.
+    pub fn none_refused(&mut self, number: usize) {
+        self.figure_of_speed(format!("refused {number} (0)"), number == 0);
     }
 
     /// Records a number and its upper bound.
@@ -159,9 +178,15 @@ impl Row {
         self.figure(figure.to_string(), true);
     }
 
+    /// Records a figure that depends on the speed of the machine, which other programs use, too.
+    fn figure_of_speed(&mut self, figure: String, holds: bool) {
+        self.late |= !holds;
+        self.figures.push(marked(figure, holds));
+    }
+
     fn figure(&mut self, figure: String, holds: bool) {
         self.broken |= !holds;
-        self.figures.push(figure + if holds { "" } else { " ✗" });
+        self.figures.push(marked(figure, holds));
     }
 
     /// Ends the row, and begins another one with the same number. No other row runs between them.
@@ -176,16 +201,25 @@ impl Row {
     }
 
     fn finish(self) -> SemaphorePermit<'static> {
-        let verdict = if self.broken { "BROKEN" } else { "holds" };
+        let verdict = match (self.broken, self.late) {
+            (true, _) => "BROKEN",
+            (false, true) => "LATE",
+            (false, false) => "holds",
+        };
         let figures = self.figures.join(" · ");
         let line = format!(
             "row {:2} | {} | {figures} | {verdict}",
             self.number, self.fault
         );
         println!("{line}");
-        assert!(!self.broken, "{line}");
+        assert!(!self.broken && !self.late, "{line}");
         self.running
     }
+}
+
+/// Marks a figure that is out of its bounds.
+fn marked(figure: String, holds: bool) -> String {
+    figure + if holds { "" } else { " ✗" }
 }
 
 /// By how much a process would have been late at each millisecond.
