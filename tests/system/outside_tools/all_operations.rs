@@ -248,7 +248,7 @@ async fn are_executed_by_a_swagger_ui_of_another_origin() {
     for (tag, id) in operations {
         browser.run(&format!("show({})", json!(id))).await;
         let part = |part: &str| format!("#operations-{tag}-{id} {part}");
-        browser.click(&part(".opblock-summary-control")).await;
+        browser.expand_operation(&tag, &id).await;
         for (field, value) in fields(&app, &id, &client, &file).await {
             browser.enter(&part(field), &value).await;
         }

@@ -143,6 +143,19 @@ impl Browser {
         .await;
     }
 
+    /// Expands an operation of a Swagger UI, and waits until its references are resolved: before, the button to execute it does
+    /// nothing.
+    pub async fn expand_operation(&self, tag: &str, id: &str) {
+        let operation = format!("#operations-{tag}-{id}");
+        self.click(&format!("{operation} .opblock-summary-control"))
+            .await;
+        self.find(&format!("{operation} .opblock-body")).await;
+        self.until(&format!(
+            "document.querySelector('{operation} .opblock-loading-animation') === null"
+        ))
+        .await;
+    }
+
     /// Returns the text of an element.
     pub async fn text(&self, selector: &str) -> String {
         let element = self.find(selector).await;

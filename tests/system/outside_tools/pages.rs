@@ -18,13 +18,6 @@ fn operation(id: &str, part: &str) -> String {
     format!("#operations-pet-{id} {part}")
 }
 
-/// Expands or collapses an operation.
-async fn toggle(browser: &Browser, id: &str) {
-    browser
-        .click(&operation(id, ".opblock-summary-control"))
-        .await;
-}
-
 /// Executes an expanded operation and checks that the response is a 200.
 async fn execute(browser: &Browser, id: &str) {
     browser.click(&operation(id, "button.execute")).await;
@@ -77,14 +70,14 @@ async fn documentation_page_executes_operations() {
     browser.click(".btn-done").await;
     browser.screenshot("docs.png").await;
 
-    toggle(&browser, "getPetById").await;
+    browser.expand_operation("pet", "getPetById").await;
     execute(&browser, "getPetById").await;
     let shown = browser
         .text(&operation("getPetById", ".live-responses-table"))
         .await;
     assert!(shown.contains("\"name\": \"Rex\""), "{shown}");
 
-    toggle(&browser, "uploadFile").await;
+    browser.expand_operation("pet", "uploadFile").await;
     let file = operation("uploadFile", "input[type=file]");
     browser.enter(&file, &photo.display().to_string()).await;
     execute(&browser, "uploadFile").await;
@@ -93,7 +86,7 @@ async fn documentation_page_executes_operations() {
     let image = images[0]["id"].as_str().expect("an image");
 
     // The page displays the image.
-    toggle(&browser, "getImage").await;
+    browser.expand_operation("pet", "getImage").await;
     browser
         .enter(
             &operation("getImage", "[data-param-name=imageId] input"),
@@ -111,7 +104,7 @@ async fn documentation_page_executes_operations() {
     // A reload loses the key.
     assert_nothing_kept(&browser, "special-key").await;
     browser.reload().await;
-    toggle(&browser, "getPetById").await;
+    browser.expand_operation("pet", "getPetById").await;
     browser.is_clean(&origin, &[]).await;
     browser
         .click(&operation("getPetById", "button.execute"))
