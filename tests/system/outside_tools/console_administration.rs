@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use reqwest::Method;
 use serde_json::json;
-use test_support::{Receiver, TestApp, eventually};
+use test_support::{Receiver, TestApp, eventually, receiver::Message};
+use wiremock::ResponseTemplate;
 
 use crate::{
     browser::Browser,
@@ -269,7 +270,7 @@ async fn console_manages_webhooks() {
     let (app, browser, _) = console(&[allow_private]).await;
     // The first test, and the first attempt of a delivery.
     let tests = AtomicUsize::new(0);
-    let receiver = Receiver::with(move |message, before| {
+    let fails_first = move |message: &Message, before| {
         let is_test = message.what().starts_with("test");
         let before = if is_test {
             tests.fetch_add(1, Relaxed)
@@ -277,8 +278,10 @@ async fn console_manages_webhooks() {
             before
         };
         if before == 0 { 503 } else { 204 }
-    })
-    .await;
+    };
+    // The service would send the delivery again by itself.
+    let in_an_hour = |status| ResponseTemplate::new(status).insert_header("retry-after", "3600");
+    let receiver = Receiver::with_responses(fails_first, in_an_hour).await;
     enter(&app, &browser, "webhooks", "Webhooks").await;
     browser.until_text("main p", "No webhooks yet").await;
     browser.click("summary").await;
