@@ -42,7 +42,8 @@ pub struct Audit {
     /// Only changes by one caller; operator stands for commands such as this one
     #[arg(long, value_name = "NAME")]
     caller: Option<String>,
-    /// Only changes of one kind, can be repeated: pet, image, order, user, caller, key, client, session, webhook, import
+    /// Only changes of one kind, can be repeated: pet, image, order, user, caller, key, client, session, webhook, import,
+    /// restore
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<Kind>,
     /// Show new changes as they are made, until Ctrl-C

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use pet_inventory::domain::{caller::Scope, change::Kind, plan::Plan};
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{Home, Output, Service, TestDatabase, eventually};
@@ -395,6 +396,30 @@ async fn help_describes_every_command() {
     );
     let wrong = home.run(&["keys", "craete"]).await.is(2);
     assert!(wrong.stderr.contains("create"), "{wrong:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn help_lists_all_values() {
+    let home = Home::new();
+    let kinds = Kind::ALL.map(Kind::as_str);
+    let scopes = Scope::ALL.map(Scope::as_str);
+    let plans = Plan::ALL.map(Plan::as_str);
+    for (command, values) in [
+        (&["audit"][..], &kinds[..]),
+        (&["webhooks", "create"], &kinds),
+        (&["keys", "create"], &scopes),
+        (&["keys", "create"], &plans),
+        (&["clients", "create"], &scopes),
+        (&["callers", "set-scopes"], &scopes),
+        (&["callers", "set-plan"], &plans),
+    ] {
+        let help = home.run(&[command, &["--help"]].concat()).await.is(0);
+        let separators = |letter: char| letter.is_whitespace() || [',', ';'].contains(&letter);
+        let words: Vec<&str> = help.stdout.split(separators).collect();
+        for value in values {
+            assert!(words.contains(value), "no {value} in {help:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -329,6 +329,42 @@ async fn limits_use_the_client_address_seen_by_nginx() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn limits_use_the_client_address_that_a_proxy_before_nginx_saw() {
+    let deployment = Deployment::start(&[
+        ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
+        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "6"),
+    ])
+    .await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = free_address();
+    let [first, second] = deployment.replicas.each_ref().map(|it| it.address);
+    let changes = vec![
+        ("listen 8000;", format!("listen {own};")),
+        (
+            "# set_real_ip_from 10.0.3.7;",
+            "set_real_ip_from 127.0.0.9;".into(),
+        ),
+        ("# real_ip_header", "real_ip_header".into()),
+        ("# real_ip_recursive", "real_ip_recursive".into()),
+    ];
+    let _nginx = configured(folder.path(), [own, first, second], changes).await;
+    let url = format!("http://{own}/api/v3/pet/1");
+    let (proxy, other) = (client_at("127.0.0.9"), client_at("127.0.0.2"));
+    let send =
+        |client: &Client, forwarded: &str| client.get(&url).header("x-forwarded-for", forwarded);
+    for number in 0..6 {
+        // The client's own header comes first. Other hosts than the proxy are not believed.
+        send(&proxy, &format!("203.0.113.{number}, 192.0.2.1"))
+            .is(404)
+            .await;
+        send(&other, &format!("192.0.2.{number}")).is(404).await;
+    }
+    send(&proxy, "192.0.2.1").response().await.problem(429);
+    send(&other, "192.0.2.99").response().await.problem(429);
+    send(&proxy, "192.0.2.2").is(404).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nginx_errors_are_problem_details() {
     let mut deployment = Deployment::start(&[]).await;
     let broken: [(&[u8], u16); 3] = [
