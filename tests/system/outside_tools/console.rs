@@ -1,5 +1,5 @@
 //! The console in a browser: sign in, limits and requests by day, errors, keyboard, layout and accessibility.
-//! `console_pets` and `console_administration` have its other views.
+//! `console_pets`, `console_edits` and `console_administration` have its other views.
 
 use std::{fs, path::Path};
 
@@ -15,6 +15,7 @@ use crate::browser::Browser;
 
 pub(super) const TAB: &str = "\u{E004}";
 pub(super) const ENTER: &str = "\u{E007}";
+pub(super) const ESCAPE: &str = "\u{E00C}";
 const PASSWORD: &str = "correct horse battery staple";
 /// Maximum height of the header on a phone.
 const MAX_HEADER: f64 = 96.0;

@@ -9,11 +9,10 @@ use wiremock::ResponseTemplate;
 
 use crate::{
     browser::Browser,
-    console::{ENTER, console, enter, is_accessible, show},
+    console::{ENTER, ESCAPE, console, enter, is_accessible, show},
 };
 
 const BACKSPACE: &str = "\u{E003}";
-const ESCAPE: &str = "\u{E00C}";
 /// Script that returns true if the person is asked before the page is left.
 const IS_ASKED: &str = "return !dispatchEvent(new Event('beforeunload', { cancelable: true }))";
 
@@ -91,6 +90,8 @@ async fn console_administers_callers_and_keys() {
     browser.set_viewport(1280, 800, "light").await;
 
     browser.click("#toggle").await;
+    browser.until_text("dialog h2", "Disable").await;
+    browser.click("dialog button").await;
     browser.until_text(".title", "disabled").await;
     eventually(async || status(&app, &second).await == 401).await;
     browser.click("#toggle").await;
@@ -153,6 +154,7 @@ async fn console_administers_callers_and_keys() {
     app.database.run(no_other).await;
     browser.run("location.hash = '#/callers/1'").await;
     browser.click("#toggle").await;
+    browser.click("dialog button").await;
     browser
         .until_text(".failure", "This would leave no administrator")
         .await;

@@ -101,6 +101,7 @@ async fn console_is_used_by_keyboard_alone() {
         .until("document.querySelector('.rows').innerText.includes('revoked')")
         .await;
     press_on(&browser, "Disable", ENTER).await;
+    press_on(&browser, "Disable", ENTER).await;
     browser.until_text(".title", "disabled").await;
     press_on(&browser, "Delete", ENTER).await;
     press_on(&browser, "Delete", ENTER).await;

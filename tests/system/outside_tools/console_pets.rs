@@ -289,7 +289,7 @@ async fn console_cuts_long_names() {
     is_accessible(&browser, "long-name").await;
     browser.set_viewport(320, 800, "light").await;
     browser.click("#delete").await;
-    browser.until_text("dialog h2", "Delete xxx").await;
+    browser.until_text("dialog h2", "Delete \u{2068}xxx").await;
     is_accessible(&browser, "long-question").await;
     let shown = "return [document.querySelector('h1').title, document.title]";
     let expected = json!([letters, format!("{letters} – Pet inventory")]);

@@ -13,6 +13,7 @@ mod caddy;
 mod compose;
 mod console;
 mod console_administration;
+mod console_edits;
 mod console_keyboard;
 mod console_pets;
 mod deployment;

@@ -34,6 +34,9 @@ export const long = (text) => element("span", { className: "long" }, text);
 /** Returns a name, which is cut where it is too long; its title is the whole name. */
 export const nameOf = (name) => element("span", { className: "name", title: name }, name);
 
+/** Returns a name for a sentence, in which it changes the direction of no other text. */
+export const isolated = (name) => `\u2068${name}\u2069`;
+
 /** Names the tab after what it shows. */
 export function nameTab(name) {
   document.title = `${name} – Pet inventory`;

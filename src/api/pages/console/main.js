@@ -14,6 +14,7 @@ import { signIn } from "./views/sign_in.js";
 import { webhook } from "./views/webhook.js";
 import { webhooks } from "./views/webhooks.js";
 import { announce } from "./widgets/announcement.js";
+import { ask } from "./widgets/dialog.js";
 import { hasEdits, mayLoseEdits, stateOf, watchEdits } from "./widgets/edits.js";
 import { loadProblem, problem } from "./widgets/problem.js";
 
@@ -21,15 +22,19 @@ import { loadProblem, problem } from "./widgets/problem.js";
  * Views by the first part of the fragment: of a list, and of one resource, with the scope that they need. Each returns its content.
  */
 const VIEWS = {
-  pets: { title: "Pets", show: pets, showOne: pet, scope: "read:pets" },
+  pets: { title: "Pets", show: pets, one: "Pet", showOne: pet, scope: "read:pets" },
   orders: { title: "Orders", show: orders, scope: "read:orders" },
-  callers: { title: "Callers", show: callers, showOne: caller, scope: "admin" },
+  callers: { title: "Callers", show: callers, one: "Caller", showOne: caller, scope: "admin" },
   sessions: { title: "Sessions", show: sessions, scope: "admin" },
-  webhooks: { title: "Webhooks", show: webhooks, showOne: webhook, scope: "admin" },
+  webhooks: { title: "Webhooks", show: webhooks, one: "Webhook", showOne: webhook, scope: "admin" },
   changes: { title: "Changes", show: changes, scope: "read:changes" },
   account: { title: "Account", show: account },
 };
 const FIRST = "pets";
+const MISSING = {
+  title: "There is no such page",
+  show: () => [element("h1", {}, MISSING.title), element("p", {}, element("a", { href: `#/${FIRST}` }, VIEWS[FIRST].title))],
+};
 // In milliseconds.
 const READINESS_EACH = 10_000;
 /** Time in which a list is loaded up to the place that the person returns to. */
@@ -56,11 +61,12 @@ function currentEntry() {
   return history.state.entry;
 }
 
-/** Returns the place in the fragment, `#/pets/7?…`: the name of a view, the identifier of a resource, and parameters. */
+/** Returns the place in the fragment, `#/pets/7?…`: the name of a view, the view, the identifier of a resource, and parameters. */
 function place() {
   const [path, query] = location.hash.slice(2).split("?");
   const [name, id] = path.split("/");
-  return { name: Object.hasOwn(VIEWS, name) ? name : FIRST, id, parameters: new URLSearchParams(query) };
+  const found = Object.hasOwn(VIEWS, name || FIRST) ? VIEWS[name || FIRST] : MISSING;
+  return { name: name || FIRST, found: id && !found.showOne ? MISSING : found, id, parameters: new URLSearchParams(query) };
 }
 
 /**
@@ -75,8 +81,8 @@ async function show(notice = "", pause = undefined) {
   [shownHash, entry] = [location.hash, currentEntry()];
   const { signal } = shown;
   const isSignedIn = credential() !== null;
-  const { name, id, parameters } = place();
-  const { title, show: list, showOne } = isSignedIn ? VIEWS[name] : { title: "Sign in", show: signIn };
+  const { name, found, id, parameters } = place();
+  const { title, show: list, one, showOne } = isSignedIn ? found : { title: "Sign in", show: signIn };
   const view = (isSignedIn && id && showOne) || list;
   nameTab(title);
   views.hidden = signOutButton.hidden = !isSignedIn;
@@ -91,7 +97,11 @@ async function show(notice = "", pause = undefined) {
     if (isSignedIn) await showLinks();
     content = await view({ signal, notice, id, parameters, done, report: reporter(signal, done) });
   } catch (failure) {
-    content = [element("h1", {}, title), loadProblem(failure, (next) => show("", next), pause)];
+    const back = (text) => element("p", {}, element("a", { href: `#/${name}` }, text));
+    content = [
+      id && back(`← ${title}`), element("h1", {}, id ? `${one} ${id}` : title),
+      loadProblem(failure, (next) => show("", next), pause), !id && parameters.size > 0 && back("Without filters"),
+    ];
   }
   if (signal.aborted) return;
   main.replaceChildren(...content.filter(Boolean));
@@ -122,7 +132,7 @@ async function showLinks() {
 /**
  * Returns a function that makes a change and then calls `done` with its result. If it fails, it says why above the view. The view
  * is inert while the change is made: people click twice. A change that saves a `form` is announced, unless it returns false; before
- * others that end in `again`, the person is asked about edits, which would be lost.
+ * others that end in `again`, the person is asked about edits, which would be lost. A change that returns null is given up.
  */
 function reporter(signal, again) {
   return async function report(change, done, form) {
@@ -141,6 +151,7 @@ function reporter(signal, again) {
       const result = await change();
       if (signal.aborted) return;
       main.inert = false;
+      if (result === null) return focusAgain(focused);
       const isSaved = form && result !== false;
       if (isSaved) watchEdits(form);
       await done(result);
@@ -189,14 +200,16 @@ async function returnTo(position, left, signal) {
   const [until, ownAct] = [Date.now() + RETURN, new AbortController()];
   const over = AbortSignal.any([signal, ownAct.signal]);
   for (const event of ["wheel", "touchstart", "pointerdown", "keydown"]) addEventListener(event, () => ownAct.abort(), { signal: over });
+  const linkToLeft = () => [...main.querySelectorAll("a")].find(({ hash }) => hash === left);
   while (!over.aborted && Date.now() < until) {
     scrollTo(0, position);
-    if (Math.abs(scrollY - position) < 1) break;
+    const isThere = Math.abs(scrollY - position) < 1;
+    if (isThere && linkToLeft()) break;
     // A grid loads its next page by itself.
-    main.querySelector(".more:not([hidden])")?.click();
+    if (!isThere) main.querySelector(".more:not([hidden])")?.click();
     await new Promise((resolve) => { setTimeout(resolve, 20); });
   }
-  const link = [...main.querySelectorAll("a")].find(({ hash }) => hash === left);
+  const link = linkToLeft();
   if (!over.aborted && document.activeElement === main) link?.focus({ preventScroll: true });
   ownAct.abort();
 }
@@ -227,7 +240,11 @@ addEventListener("hashchange", showPlace);
 // Two entries of the history may have the same fragment.
 addEventListener("popstate", showPlace);
 addEventListener("beforeunload", (event) => hasEdits() && event.preventDefault());
-addEventListener("signed-out", () => show("Your key or session is no longer valid. Sign in again."));
+addEventListener("signed-out", async () => {
+  const question = [element("p", {}, "Your key or session is no longer valid. To sign in again loses what is not saved: copy it first.")];
+  if (hasEdits() && !(await ask("You are signed out", question, { "Sign in again": true, "Back to the form": false }))) return;
+  show("Your key or session is no longer valid. Sign in again.");
+});
 document.addEventListener("visibilitychange", showReadiness);
 setInterval(showReadiness, READINESS_EACH);
 showReadiness();

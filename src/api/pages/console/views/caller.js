@@ -1,10 +1,11 @@
 // A caller: its plan and scopes, its keys and clients, and its requests by day.
 
 import { json, pages, send } from "../api.js";
-import { element, field, formatTime, nameOf } from "../dom.js";
+import { element, field, formatTime, isolated, nameOf } from "../dom.js";
+import { announce } from "../widgets/announcement.js";
 import { days } from "../widgets/days.js";
 import { ask } from "../widgets/dialog.js";
-import { leaveFor, watchEdits } from "../widgets/edits.js";
+import { changed, leaveFor, watchEdits } from "../widgets/edits.js";
 import { askOverlap } from "../widgets/overlap.js";
 import { rows } from "../widgets/rows.js";
 import { scopeBoxes } from "../widgets/scopes.js";
@@ -19,7 +20,7 @@ export async function caller({ id, done, report }) {
   const [stored, usage] = await Promise.all([json("GET", path), json("GET", `${path}/usage`)]);
   const remove = async () => {
     const question = [element("p", {}, "Its keys and clients are deleted too, and so is the account of a user. Orders are kept.")];
-    if (await ask(`Delete ${stored.name}?`, question, { Delete: true, Keep: false })) {
+    if (await ask(`Delete ${isolated(stored.name)}?`, question, { Delete: true, Keep: false })) {
       await report(() => send("DELETE", path), () => leaveFor("#/callers"));
     }
   };
@@ -44,9 +45,16 @@ function settings(stored, path, { done, report, remove }) {
   const change = (body, form) => report(() => json("PATCH", path, { body }), done, form);
   const submit = (event) => {
     event.preventDefault();
-    change({ plan: plan.value, scopes: chosen() }, event.target);
+    // Others may have changed the rest.
+    const mine = changed({ plan: plan.value, scopes: chosen() }, stored);
+    if (Object.keys(mine).length === 0) return announce("Nothing has changed.");
+    change(mine, event.target);
   };
-  const toggle = () => change({ disabled: !stored.disabled });
+  const toggle = async () => {
+    const question = [element("p", {}, "Its keys, clients and sessions get 401 within a second, until it is enabled again.")];
+    if (!stored.disabled && !(await ask(`Disable ${isolated(stored.name)}?`, question, { Disable: true, Keep: false }))) return;
+    change({ disabled: !stored.disabled });
+  };
   return watchEdits(element("form", { id: "caller-form", className: "card", on: { submit } },
     field("Plan", plan), boxes,
     element("div", { className: "choices" },
@@ -105,6 +113,7 @@ function newKey(stored, path, done, report) {
     const expiresIn = lifetime.value ? Number(lifetime.value) * DAY : undefined;
     report(async () => {
       const { key } = await json("POST", `${path}/keys`, { body: { name: name.value.trim() || undefined, scopes: chosen(), expiresIn } });
+      watchEdits(event.target);
       await showSecret("The key", key);
     }, done, event.target);
   };
@@ -138,6 +147,7 @@ function newClient(stored, path, done, report) {
     event.preventDefault();
     report(async () => {
       const created = await json("POST", `${path}/clients`, { body: { scopes: chosen() } });
+      watchEdits(event.target);
       await showSecret(`The secret of ${created.client_id}`, created.client_secret);
     }, done, event.target);
   };

@@ -11,11 +11,12 @@ export async function changes({ parameters, signal, done }) {
   const value = (name) => parameters.get(name) ?? "";
   const kinds = element("select", { id: "kind" }, element("option", { value: "" }, "all"),
     ...KINDS.map((it) => element("option", { selected: it === value("kind") }, it)));
-  const resource = element("input", { id: "resource", type: "search", maxLength: 64, value: value("resource") });
+  // A number is that of one kind.
+  const number = value("kind") && value("resource");
+  const resource = element("input", { id: "resource", type: "search", maxLength: 64, value: number });
   const actor = element("input", { id: "actor", type: "search", maxLength: 100, value: value("actor"), autocomplete: "off" });
   // Without this scope, the service finds few changes by their actor.
   const isAdmin = (await scopes()).includes("admin");
-  // A number is that of one kind.
   const requireKind = () => { kinds.required = resource.value.trim() !== ""; };
   const submit = (event) => {
     event.preventDefault();
@@ -27,7 +28,7 @@ export async function changes({ parameters, signal, done }) {
     element("form", { className: "filters", ariaLabel: "Filters", on: { input: requireKind, submit } },
       field("Kind", kinds), field("Number, of one kind", resource), isAdmin && field("By", actor),
       element("button", { className: "plain" }, "Show")),
-    await changeTable(given([value("kind"), value("kind") && value("resource"), value("actor")]), { signal, missed: done }),
+    await changeTable(given([value("kind"), number, value("actor")]), { signal, missed: done }),
   ];
 }
 

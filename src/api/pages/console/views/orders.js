@@ -2,6 +2,7 @@
 
 import { json, newIdempotencyKey, pages, scopes, send } from "../api.js";
 import { element, field, formatTime, keepFocus, nameOf } from "../dom.js";
+import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
 import { watchEdits } from "../widgets/edits.js";
 import { thumbnail } from "../widgets/pet_card.js";
@@ -23,19 +24,29 @@ export async function orders({ parameters, signal, done, report }) {
   // They keep the row at its place, and change it.
   const advance = ({ id, status }, change) => {
     const next = NEXT[status];
-    report(() => json("PATCH", `store/order/${id}`, { body: { status: next, ...(next === "delivered" && { complete: true }) } }), change);
+    report(() => json("PATCH", `store/order/${id}`, { body: { status: next, ...(next === "delivered" && { complete: true }) } }), (order) => {
+      change(order);
+      announce(`Order ${id} is ${next}.`);
+    });
   };
   const remove = async ({ id }, change) => {
     const isSure = await ask(`Delete order ${id}?`, [], { Delete: true, Keep: false });
-    if (isSure) await report(() => send("DELETE", `store/order/${id}`), () => change());
+    if (!isSure) return;
+    await report(() => send("DELETE", `store/order/${id}`), () => {
+      change();
+      announce(`Order ${id} is deleted.`);
+    });
   };
-  // The second click of a double click would be on the button for the state that follows.
+  // The second click of a double click would be on the button for the state that follows, and so would a key that is held down.
   const button = (text, order, act, more = "") => {
     const click = ({ detail }) => detail < 2 && act();
-    return element("button", { className: `plain ${more}`, ariaLabel: `${text} order ${order.id}`, on: { click } }, text);
+    const keydown = (event) => event.repeat && event.preventDefault();
+    return element("button", { className: `plain ${more}`, ariaLabel: `${text} order ${order.id}`, on: { click, keydown } }, text);
   };
   const none = pet ? "No orders for this pet." : "No orders yet.";
-  const table = granted.includes("read:orders") && await rows({
+  // Without any scope for orders, the response says which is missing.
+  const canRead = granted.includes("read:orders") || !granted.includes("write:orders");
+  const table = canRead && await rows({
     name: "Orders",
     next: pages(`store/orders?${query}`),
     empty: status ? "No order matches." : none,

@@ -1,7 +1,7 @@
 // A pet: its pictures, its fields, which can be changed, and its history; and a new pet.
 
 import { json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
-import { element, keepFocus, nameTab } from "../dom.js";
+import { element, isolated, keepFocus, nameTab } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
@@ -18,9 +18,9 @@ const [COLLECT, AGAIN] = [300, 5_000];
 const BACK = () => element("p", {}, element("a", { href: listPlace }, "← Pets"));
 
 export async function pet({ id, signal, done, report }) {
-  if (id === "new") return newPet(report);
   const granted = await scopes();
   const canWrite = granted.includes("write:pets");
+  if (id === "new") return newPet(canWrite, report);
   const path = `pet/${encodeURIComponent(id)}`;
   const load = () => Promise.all([versioned("GET", path), json("GET", `${path}/images`)]);
   let [stored, images] = await load();
@@ -32,7 +32,7 @@ export async function pet({ id, signal, done, report }) {
 
   /**
    * Makes a change to a version. After a 412, shows both versions, and makes it to the stored one if the person chooses that. Returns
-   * true if it is made.
+   * true if it is made, false if the person keeps the stored version, and null if the person chooses neither.
    */
   async function change(method, body, base) {
     try {
@@ -42,7 +42,8 @@ export async function pet({ id, signal, done, report }) {
       if (failure.status === 404) showDeleted();
       if (failure.status !== 412) throw failure;
       const theirs = await versioned("GET", path);
-      return (await keepsMine(method, body, base.value, theirs.value)) === true && change(method, body, theirs);
+      const isMine = await keepsMine(method, body, base.value, theirs.value);
+      return isMine === true ? change(method, body, theirs) : isMine ?? null;
     }
   }
 
@@ -137,7 +138,7 @@ export async function pet({ id, signal, done, report }) {
   }
 
   async function remove(image, name, index) {
-    const question = [element("p", {}, `Remove ${name} of ${stored.value.name} for good?`)];
+    const question = [element("p", {}, `Remove ${name} of ${isolated(stored.value.name)} for good?`)];
     // The next picture, or the last one.
     const focus = () => {
       const left = pictures.querySelectorAll("[title=Remove]");
@@ -153,9 +154,13 @@ export async function pet({ id, signal, done, report }) {
   }
 
   async function removePet() {
-    const question = [element("p", {}, `${version.value.name} and its pictures are deleted for good.`)];
-    if (!(await ask(`Delete ${version.value.name}?`, question, { Delete: true, Keep: false }))) return;
-    report(() => change("DELETE", undefined, version), (isDeleted) => (isDeleted ? leaveFor(listPlace) : done()));
+    const question = [element("p", {}, `${isolated(version.value.name)} and its pictures are deleted for good.`)];
+    if (!(await ask(`Delete ${isolated(version.value.name)}?`, question, { Delete: true, Keep: false }))) return;
+    report(() => change("DELETE", undefined, version), (isDeleted) => {
+      if (!isDeleted) return refresh();
+      leaveFor(listPlace);
+      announce("The pet is deleted.");
+    });
   }
 
   fill();
@@ -206,8 +211,8 @@ function keepsMine(method, mine, before, theirs) {
     ["Name", "name", (name) => name],
     ["Status", "status", (status) => status],
     ["Category", "category", (category) => category?.name ?? "–"],
-    ["Tags", "tags", (tags) => namesOf(tags) || "–"],
-    ["Pictures", "photoUrls", (urls) => (urls.length === before.photoUrls.length ? "in another order" : String(urls.length))],
+    ["Tags", "tags", (tags) => tags.map(({ name }) => `“${name ?? ""}”`).join(", ") || "–"],
+    ["Pictures", "photoUrls", (urls) => difference(before.photoUrls, urls)],
   ].filter(([, field]) => method === "DELETE" || field in mine || !isSame(field));
   const own = (field, text) => {
     if (method === "DELETE") return "deleted";
@@ -217,7 +222,15 @@ function keepsMine(method, mine, before, theirs) {
     element("thead", {}, element("tr", {}, element("td", {}), element("th", {}, "Yours"), element("th", {}, "Stored"))),
     element("tbody", {}, ...rows.map(([name, field, text]) => element("tr", {}, element("th", { scope: "row" }, name),
       element("td", {}, own(field, text)), element("td", {}, isSame(field) ? "not changed" : text(theirs[field]))))));
-  return ask("Somebody else has changed this pet", [table], { "Save mine": true, "Keep the stored version": false });
+  const choices = method === "DELETE" ? { Delete: true, Keep: false } : { "Save mine": true, "Keep the stored version": false };
+  return ask("Somebody else has changed this pet", [table], choices);
+}
+
+/** Returns how many pictures there are more and less. */
+function difference(before, urls) {
+  const added = urls.filter((url) => !before.includes(url)).length;
+  const removed = before.filter((url) => !urls.includes(url)).length;
+  return [added > 0 && `${added} added`, removed > 0 && `${removed} removed`].filter(Boolean).join(", ") || "in another order";
 }
 
 /** Returns the fields of a pet for callers that cannot change it. */
@@ -237,10 +250,11 @@ function history({ id }, following) {
   return content;
 }
 
-function newPet(report) {
+function newPet(canWrite, report) {
   const add = (body, form) => {
     const idempotencyKey = newIdempotencyKey();
     report(() => json("POST", "pet", { body, idempotencyKey }), ({ id }) => leaveFor(`#/pets/${id}`), form);
   };
-  return [BACK(), element("h1", {}, "New pet"), petForm({}, add)];
+  const content = canWrite ? petForm({}, add) : element("p", { className: "problem" }, "The scope write:pets is required.");
+  return [BACK(), element("h1", {}, "New pet"), content];
 }

@@ -220,6 +220,8 @@ function collected(isWanted, refresh, overflow, signal) {
   }
 
   return (change) => {
+    // Its pets have no changes of their own.
+    if (["import", "restore"].includes(change.kind)) return overflow();
     if (change.kind !== "pet" || !isWanted(change)) return;
     const id = Number(change.resource);
     const before = changes.get(id);

@@ -4,7 +4,7 @@ import { json, pages, send } from "../api.js";
 import { element, formatNumber, formatTime, long } from "../dom.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
-import { leaveFor, watchEdits } from "../widgets/edits.js";
+import { changed, leaveFor, watchEdits } from "../widgets/edits.js";
 import { askOverlap } from "../widgets/overlap.js";
 import { rows } from "../widgets/rows.js";
 import { showSecret } from "../widgets/secret.js";
@@ -36,7 +36,10 @@ function settings(stored, path, { done, report, showAttempts }) {
   const change = (changes, form) => report(() => json("PATCH", path, { body: changes }), done, form);
   const submit = (event) => {
     event.preventDefault();
-    change(body(), event.target);
+    // Others may have changed the rest.
+    const mine = changed(body(), stored);
+    if (Object.keys(mine).length === 0) return announce("Nothing has changed.");
+    change(mine, event.target);
   };
   const remove = async () => {
     const question = [element("p", {}, "Its deliveries are deleted too, also those that wait.")];

@@ -41,6 +41,7 @@ function newWebhook(report) {
     event.preventDefault();
     report(async () => {
       const { id, secret } = await json("POST", "admin/webhooks", { body: body() });
+      watchEdits(event.target);
       await showSecret("The key of the signatures", secret);
       return id;
     }, (id) => leaveFor(`#/webhooks/${id}`), event.target);

@@ -1,6 +1,6 @@
 // Questions and large pictures in front of the page. Escape closes them without a choice.
 
-import { element } from "../dom.js";
+import { element, keepFocus } from "../dom.js";
 
 /** Choices that take something away for good. */
 const DANGEROUS = ["Delete", "Remove", "Revoke"];
@@ -21,6 +21,8 @@ export function ask(title, content, choices) {
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
       dialog.remove();
+      // What opened it may have been replaced meanwhile.
+      keepFocus(document.getElementById("main"));
       resolve(choices[dialog.returnValue]);
     });
   });

@@ -24,6 +24,12 @@ export async function mayLoseEdits(except) {
   return (await ask("Go on without saving?", question, { "Go on": true, "Back to the form": false })) === true;
 }
 
+/** Returns the members of `values` that differ from those of `stored`. The order of a list does not count. */
+export function changed(values, stored) {
+  const text = (value) => JSON.stringify(Array.isArray(value) ? value.toSorted() : value);
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) => text(value) !== text(stored[name])));
+}
+
 /** Goes to another view, without a question about edits. */
 export function leaveFor(hash) {
   for (const form of document.forms) states.delete(form);

@@ -16,6 +16,8 @@ export function petForm(pet, submit, ...actions) {
   const [tagsShown, chosenTags] = tagField(tagsBefore);
   const status = element("select", { id: "state" },
     ...STATUSES.map((it) => element("option", { selected: it === pet.status }, it)));
+  // An input has no line breaks, which a stored name may have.
+  const [nameBefore, categoryBefore] = [name.value, category.value];
   const form = element("form", { id: "pet-form", className: "card" },
     field("Name", name), field("Status", status), field("Category", category),
     tagsShown,
@@ -25,10 +27,10 @@ export function petForm(pet, submit, ...actions) {
     const text = category.value.trim();
     const tags = chosenTags();
     submit({
-      ...(name.value !== pet.name && { name: name.value }),
+      ...(name.value !== nameBefore && { name: name.value }),
       ...(status.value !== pet.status && { status: status.value }),
       // Another name is another category, which the number does not belong to.
-      ...(text !== (pet.category?.name ?? "") && { category: text ? { id: null, name: text } : null }),
+      ...(category.value !== categoryBefore && (text || pet.category) && { category: text ? { id: null, name: text } : null }),
       ...(!isSame(tags, tagsBefore) && { tags }),
     }, form);
   });

@@ -28,7 +28,7 @@ export function uploads(id, done, signal) {
           change(item, () => item.remove());
           await done();
         } catch (failure) {
-          const text = cancelled.aborted ? "cancelled." : failure.message.replace(/^The body/, "The file");
+          const text = cancelled.aborted ? "cancelled." : failure.message.replace(/^(The body|Everything together)/, "The file");
           change(item, () => item.replaceChildren(element("span", { className: "problem" }, `${file.name}: ${text}`)));
         }
       });
