@@ -1042,6 +1042,29 @@ async fn console_places_and_advances_orders() {
     browser.is_clean(&origin, &[REFUSED]).await;
 }
 
+/// The names of pets come when a limit allows it.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_names_the_pets_of_orders_after_a_limit() {
+    let (app, browser, _) = console(&[]).await;
+    let id = app.pet("Rex").await;
+    let order = json!({ "petId": id });
+    app.post("/store/order", &order).is(201).await;
+    enter_key(&browser, &app.key).await;
+    browser.until_text("h1", "Account").await;
+    let limited = "const sent = fetch;
+         window.refused = 0;
+         window.fetch = (...request) => {
+             if (!/\\/pet\\/\\d+$/.test(request[0]) || window.refused === 2) return sent(...request);
+             window.refused += 1;
+             const headers = { 'retry-after': '1' };
+             return Promise.resolve(Response.json({ detail: 'limit reached' }, { status: 429, headers }));
+         }";
+    browser.run(limited).await;
+    show(&browser, "orders", "Orders").await;
+    browser.until_text("table.rows tbody .name", "Rex").await;
+    assert_eq!(browser.run("return window.refused").await, 2);
+}
+
 /// A failure is shown where the person looks, also on a phone, and a change of one order leaves the others as they are, and what is typed.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_keeps_the_place_among_orders() {

@@ -6,10 +6,13 @@ import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
 import { watchEdits } from "../widgets/edits.js";
 import { thumbnail } from "../widgets/pet_card.js";
+import { isTemporary } from "../widgets/problem.js";
 import { rows } from "../widgets/rows.js";
 
 /** Number of orders in a page: the pet of each one is read, too. */
 const PAGE = 20;
+/** Time after which a pet is read again after a failure, unless the service says another, in seconds. */
+const AGAIN = 5;
 /** The state that follows each one. */
 const NEXT = { placed: "approved", approved: "delivered" };
 const STATUSES = ["placed", "approved", "delivered"];
@@ -74,18 +77,27 @@ export async function orders({ parameters, signal, done, report }) {
 
 /**
  * Returns a function that returns a link to the pet with a number, which gets its picture and its name when they are there. Each pet is
- * read once, unless that fails; one that is deleted keeps its number.
+ * read once, and again after a failure that can pass; one that is deleted keeps its number.
  */
 function petLinks(canRead, signal) {
   const read = new Map();
+  const readPet = async (id) => {
+    try {
+      return await json("GET", `pet/${id}`, { signal });
+    } catch (failure) {
+      if (!isTemporary(failure) || signal.aborted) throw failure;
+      await new Promise((resolve) => { setTimeout(resolve, (failure.retryAfter || AGAIN) * 1_000); });
+      return readPet(id);
+    }
+  };
   return (id) => {
     if (!canRead) return String(id);
-    if (!read.has(id)) read.set(id, json("GET", `pet/${id}`, { signal }));
+    if (!read.has(id)) read.set(id, readPet(id));
     const link = element("a", { className: "ordered", href: `#/pets/${id}` }, String(id));
     read.get(id).then(
       (pet) => link.replaceChildren(element("span", { className: "picture" }, thumbnail(pet)), nameOf(pet.name)),
       ({ status }) => {
-        if (status !== 404) return read.delete(id);
+        if (status !== 404) return;
         const table = link.closest("table");
         link.replaceWith(`${id} (deleted)`);
         if (table) keepFocus(table);
