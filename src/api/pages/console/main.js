@@ -241,7 +241,7 @@ addEventListener("hashchange", showPlace);
 addEventListener("popstate", showPlace);
 addEventListener("beforeunload", (event) => hasEdits() && event.preventDefault());
 addEventListener("signed-out", async () => {
-  const question = [element("p", {}, "Your key or session is no longer valid. To sign in again loses what is not saved: copy it first.")];
+  const question = [element("p", {}, "Your key or session is no longer valid. What is not saved is lost when you sign in again: copy it first.")];
   if (hasEdits() && !(await ask("You are signed out", question, { "Sign in again": true, "Back to the form": false }))) return;
   show("Your key or session is no longer valid. Sign in again.");
 });
