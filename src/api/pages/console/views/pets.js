@@ -52,7 +52,7 @@ export async function pets({ signal, parameters, done, report }) {
   }
 
   const form = filterForm(parameters, show);
-  const isShown = ({ resource, action }) => action === "created" || shown.has(Number(resource));
+  const isShown = ({ resource, action }) => action === "created" || shown.get(Number(resource)) !== undefined;
 
   async function readCounts() {
     if (!granted.includes("read:orders")) return;
@@ -78,11 +78,13 @@ export async function pets({ signal, parameters, done, report }) {
       return { id, isNew, pet };
     }));
     const filters = filtersOf(form);
+    // Another status than the shown one is that of a change before those that are followed.
+    const isCounted = read.some(({ id, pet }) => pet && shown.get(id) && shown.get(id).status !== pet.status);
     for (const { id, isNew, pet } of read) {
       if (pet === undefined) shown.drop(id);
       else shown.put(pet, isNew && isMatch(pet, filters) && (isNewestFirst(filters) || shown.isEmpty()));
     }
-    if (changes.some(([, { hasStatus }]) => hasStatus)) await readCounts();
+    if (isCounted || changes.some(([, { hasStatus }]) => hasStatus)) await readCounts();
   }
 
   const begin = () => {

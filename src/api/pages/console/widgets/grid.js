@@ -108,6 +108,12 @@ export function grid({ next, card, empty, signal }) {
     return undefined;
   }
 
+  /** Returns the item with this id, as it is shown. */
+  function get(id) {
+    const found = find(id);
+    return found && found.items[found.place];
+  }
+
   /** Shows the new state of an item, at its place or, if `isNew`, at the beginning, and marks it for a moment. */
   function put(item, isNew) {
     const found = find(item.id);
@@ -142,5 +148,5 @@ export function grid({ next, card, empty, signal }) {
     nearScreen.disconnect();
   });
   nearEnd.observe(end);
-  return { nodes: [content, end], put, drop, isEmpty, has: (id) => find(id) !== undefined };
+  return { nodes: [content, end], put, drop, isEmpty, get };
 }
