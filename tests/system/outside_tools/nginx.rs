@@ -308,13 +308,15 @@ async fn nginx_keeps_a_caller_at_one_replica() {
     callers_stay(operations, request).await;
 }
 
+/// Settings that admit six requests per minute from each address.
+const SIX_PER_ADDRESS: [(&str, &str); 2] = [
+    ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
+    ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "6"),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_use_the_client_address_seen_by_nginx() {
-    let deployment = Deployment::start(&[
-        ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
-        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "6"),
-    ])
-    .await;
+    let deployment = Deployment::start(&SIX_PER_ADDRESS).await;
     let (one, another) = (client_at("127.0.0.2"), client_at("127.0.0.3"));
     let url = format!("http://{}/api/v3/pet/1", deployment.address);
     for number in 0..6 {
@@ -330,11 +332,7 @@ async fn limits_use_the_client_address_seen_by_nginx() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_use_the_client_address_that_a_proxy_before_nginx_saw() {
-    let deployment = Deployment::start(&[
-        ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
-        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "6"),
-    ])
-    .await;
+    let deployment = Deployment::start(&SIX_PER_ADDRESS).await;
     let folder = tempfile::tempdir().expect("a folder");
     let own = free_address();
     let [first, second] = deployment.replicas.each_ref().map(|it| it.address);

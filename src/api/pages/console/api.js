@@ -1,5 +1,6 @@
 // The API: sends requests with the credential of this tab, and turns every failure into one that a person can act on.
 
+import { wait } from "./dom.js";
 import { message } from "./wording.js";
 
 const BASE = new URL("api/v3/", document.baseURI);
@@ -206,7 +207,7 @@ export async function follow({ filters = "", last, changed, missed, signal }) {
     }
     attempt.end();
     if (Date.now() - opened > SILENCE || document.hidden) pause = SHORTEST_PAUSE;
-    await new Promise((resolve) => { setTimeout(resolve, pause); });
+    await wait(pause);
     pause = Math.min(2 * pause, LONGEST_PAUSE);
   }
 }

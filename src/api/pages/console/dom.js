@@ -1,4 +1,4 @@
-// Elements and texts. Data becomes text nodes and properties only, never markup.
+// Elements, texts and times. Data becomes text nodes and properties only, never markup.
 
 /**
  * Creates an element.
@@ -56,6 +56,9 @@ const times = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle:
 
 /** Formats a time in the zone of the browser. */
 export const formatTime = (time) => times.format(new Date(time));
+
+/** Waits for some milliseconds. */
+export const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
 
 /** Formats a number of bytes: 10 MB is 10 MiB, as people write the sizes of files. */
 export function formatSize(bytes) {

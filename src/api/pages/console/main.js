@@ -1,7 +1,7 @@
 // The frame: which view is shown, its place in the fragment of the URL, and the state of the service.
 
 import { credential, readiness, scopes, signOut } from "./api.js";
-import { element, keepFocus, nameTab } from "./dom.js";
+import { element, keepFocus, nameTab, wait } from "./dom.js";
 import { account } from "./views/account.js";
 import { caller } from "./views/caller.js";
 import { callers } from "./views/callers.js";
@@ -31,6 +31,7 @@ const VIEWS = {
   account: { title: "Account", show: account },
 };
 const FIRST = "pets";
+/** View of an unknown place. */
 const MISSING = {
   title: "There is no such page",
   show: () => [element("h1", {}, MISSING.title), element("p", {}, element("a", { href: `#/${FIRST}` }, VIEWS[FIRST].title))],
@@ -64,9 +65,10 @@ function currentEntry() {
 /** Returns the place in the fragment, `#/pets/7?…`: the name of a view, the view, the identifier of a resource, and parameters. */
 function place() {
   const [path, query] = location.hash.slice(2).split("?");
-  const [name, id] = path.split("/");
-  const found = Object.hasOwn(VIEWS, name || FIRST) ? VIEWS[name || FIRST] : MISSING;
-  return { name: name || FIRST, found: id && !found.showOne ? MISSING : found, id, parameters: new URLSearchParams(query) };
+  const [first, id] = path.split("/");
+  const name = first || FIRST;
+  const isKnown = Object.hasOwn(VIEWS, name) && (!id || VIEWS[name].showOne);
+  return { name, found: isKnown ? VIEWS[name] : MISSING, id, parameters: new URLSearchParams(query) };
 }
 
 /**
@@ -207,7 +209,7 @@ async function returnTo(position, left, signal) {
     if (isThere && linkToLeft()) break;
     // A grid loads its next page by itself.
     if (!isThere) main.querySelector(".more:not([hidden])")?.click();
-    await new Promise((resolve) => { setTimeout(resolve, 20); });
+    await wait(20);
   }
   const link = linkToLeft();
   if (!over.aborted && document.activeElement === main) link?.focus({ preventScroll: true });

@@ -48,7 +48,8 @@ fn record(row: &mut Row, what: &str, results: Results) {
     row.served_within("", &mut times);
 }
 
-/// Checks that no request of an honest client failed. A busy machine makes the service refuse some.
+/// Checks that no request of an honest client failed. Refusals because of overload are counted apart: other programs on the
+/// machine can be the reason.
 fn check_failures(row: &mut Row, what: &str, failures: &[(&str, TimedResponse)]) {
     let mut counts = BTreeMap::new();
     for (operation, response) in failures {

@@ -1,7 +1,7 @@
 // Orders: place, list, advance and delete.
 
 import { json, newIdempotencyKey, pages, scopes, send } from "../api.js";
-import { element, field, formatTime, keepFocus, nameOf } from "../dom.js";
+import { element, field, formatTime, keepFocus, nameOf, wait } from "../dom.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
 import { watchEdits } from "../widgets/edits.js";
@@ -11,8 +11,8 @@ import { rows } from "../widgets/rows.js";
 
 /** Number of orders in a page: the pet of each one is read, too. */
 const PAGE = 20;
-/** Time after which a pet is read again after a failure, unless the service says another, in seconds. */
-const AGAIN = 5;
+/** Time after which a pet is read again after a failure, unless the service says another, in milliseconds. */
+const AGAIN = 5_000;
 /** The state that follows each one. */
 const NEXT = { placed: "approved", approved: "delivered" };
 const STATUSES = ["placed", "approved", "delivered"];
@@ -86,7 +86,7 @@ function petLinks(canRead, signal) {
       return await json("GET", `pet/${id}`, { signal });
     } catch (failure) {
       if (!isTemporary(failure) || signal.aborted) throw failure;
-      await new Promise((resolve) => { setTimeout(resolve, (failure.retryAfter || AGAIN) * 1_000); });
+      await wait(failure.retryAfter * 1_000 || AGAIN);
       return readPet(id);
     }
   };

@@ -1,7 +1,7 @@
 // A pet: its pictures, its fields, which can be changed, and its history; and a new pet.
 
 import { json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
-import { element, isolated, keepFocus, nameTab } from "../dom.js";
+import { element, isolated, keepFocus, nameTab, wait } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
@@ -178,7 +178,6 @@ export async function pet({ id, signal, done, report }) {
 
 /** Returns a function that calls `refresh` soon, once for several calls, and again after it fails. */
 function collected(refresh, signal) {
-  const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
   let [isChanged, isWaiting] = [false, false];
   return async () => {
     isChanged = true;

@@ -1,7 +1,7 @@
 // The pets of the store: search, filters, the inventory, and a grid of all matches, which follows the record of changes.
 
 import { follow, hasDemoKeys, json, newIdempotencyKey, pages, scopes } from "../api.js";
-import { element, field, nameOf } from "../dom.js";
+import { element, field, nameOf, wait } from "../dom.js";
 import { grid } from "../widgets/grid.js";
 import { STATUSES, inventory } from "../widgets/inventory.js";
 import { petCard } from "../widgets/pet_card.js";
@@ -78,13 +78,14 @@ export async function pets({ signal, parameters, done, report }) {
       return { id, isNew, pet };
     }));
     const filters = filtersOf(form);
-    // Another status than the shown one is that of a change before those that are followed.
-    const isCounted = read.some(({ id, pet }) => pet && shown.get(id) && shown.get(id).status !== pet.status);
+    const hasOtherStatus = ({ id, pet }) => pet && (shown.get(id)?.status ?? pet.status) !== pet.status;
+    // A status may have changed before the record was followed.
+    const isOutdated = read.some(hasOtherStatus) || changes.some(([, { hasStatus }]) => hasStatus);
     for (const { id, isNew, pet } of read) {
       if (pet === undefined) shown.drop(id);
       else shown.put(pet, isNew && isMatch(pet, filters) && (isNewestFirst(filters) || shown.isEmpty()));
     }
-    if (isCounted || changes.some(([, { hasStatus }]) => hasStatus)) await readCounts();
+    if (isOutdated) await readCounts();
   }
 
   const begin = () => {
@@ -195,8 +196,6 @@ function isMatch(pet, filters) {
     && (tag === null || pet.tags.some((it) => it.name === tag))
     && (statuses.length === 0 || statuses.includes(pet.status));
 }
-
-const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
 
 /**
  * Returns a listener for changes, which passes those of each pet to `refresh` as one: of those that `isWanted`, several pets at once,
