@@ -60,7 +60,8 @@ use self::{
         rate_limit::RateLimit,
         request_context::CreateContext,
         request_span::RequestSpan,
-        timeout::{DatabaseDeadline, Timeout},
+        shield::Shield,
+        timeout::Timeout,
     },
     operations::{BASE, Operations, Route},
     state::{AppState, Links},
@@ -110,6 +111,7 @@ pub fn router(operations: &Operations, constants: Router<AppState>, state: AppSt
         .layer(around(CreateContext { trusted_proxies })) // first: all others read it
         .layer(around(RequestSpan)) // log lines have its trace
         .layer(around(AccessLog { has_details })) // also of requests that are refused, panic, or whose client disconnects
+        .layer(Shield(state.cancelled_requests.clone())) // inside the access log, whose line does not wait; around all permits
         .layer(around(ErrorBody)) // of all that follow
         .layer(around(Cors::new(&state.cors_origins))) // preflight requests have no credential; errors have CORS headers too
         .layer(around(CatchPanic)) // inside the access log, which records the 500, and the request id
@@ -118,7 +120,6 @@ pub fn router(operations: &Operations, constants: Router<AppState>, state: AppSt
         .layer(around(LoadShed {
             limits: limits.clone(),
         })) // before anything waits
-        .layer(around(DatabaseDeadline)) // for the statements of the layers, too
         .layer(around(Authenticate(state.clone()))) // failures count against the client address
         .layer(around(RateLimit::new(&state))) // the plan is the caller's; without a caller, by client address
         .layer(around(Check(local_demo_keys(state.demo_keys)))) // they are public
@@ -149,6 +150,7 @@ pub fn operations_router(
         .layer(around(CreateContext { trusted_proxies }))
         .layer(around(RequestSpan))
         .layer(around(AccessLog { has_details }))
+        .layer(Shield(state.cancelled_requests.clone()))
         .layer(around(ErrorBody))
         .layer(around(CatchPanic))
         .layer(around(Check(validate_request)))

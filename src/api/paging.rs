@@ -35,7 +35,7 @@ use super::{
     state::{AppState, Links},
 };
 use crate::{
-    db::{self, Connection, Database},
+    db::{self, Connection, Database, deadline, scope},
     domain::{Invalid, address::AddressKey, parse_digits},
     limits::shares::{Exhausted, Share, Shares},
 };
@@ -360,20 +360,18 @@ impl Lists {
         let first = stream::once(std::future::ready(Ok(counted(first, &share))));
         let (parts, following) = mpsc::channel(1);
         let rest = async move {
-            tokio::select! {
-                // The client disconnected.
-                () = parts.closed() => {}
-                sent = self.send_rest(&find, last, pace, is_first, (&parts, &share)) => if let Err(error) = sent {
-                    if error.is_database_outage() || !error.is_logged() {
-                        tracing::warn!(%error, "failed to stream a list; closing the connection");
-                    } else {
-                        tracing::error!(%error, "failed to stream a list; closing the connection");
-                    }
-                    let _ = parts.send(Err(error)).await;
+            // Until the client disconnects.
+            let sending = self.send_rest(&find, last, pace, is_first, (&parts, &share));
+            if let Some(Err(error)) = scope::until(parts.closed(), sending).await {
+                if error.is_database_outage() || !error.is_logged() {
+                    tracing::warn!(%error, "failed to stream a list; closing the connection");
+                } else {
+                    tracing::error!(%error, "failed to stream a list; closing the connection");
                 }
+                let _ = parts.send(Err(error)).await;
             }
         };
-        tokio::spawn(rest.in_current_span());
+        tokio::spawn(deadline::of_task(Box::pin(rest)).in_current_span());
         let body = Body::from_stream(first.chain(received(following)));
         Ok(json_response(body))
     }

@@ -12,6 +12,7 @@ use std::{
 
 use axum::extract::FromRef;
 use ipnet::IpNet;
+use tokio_util::task::TaskTracker;
 use url::Url;
 
 use super::idempotency::StoredBytes;
@@ -104,6 +105,8 @@ pub struct Parts {
     pub request_timeout: Duration,
     /// Readiness of the process.
     pub readiness: Readiness,
+    /// Requests whose clients have disconnected, until their statements have ended.
+    pub cancelled_requests: TaskTracker,
 }
 
 impl AppState {

@@ -12,7 +12,7 @@ use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 use bytesize::ByteSize;
 use secrecy::ExposeSecret;
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::listen::Inherited;
 pub use self::{error::Error, keys::DEMO_KEYS};
@@ -139,6 +139,7 @@ impl App {
             token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
             request_timeout: server.request_timeout,
             readiness: Readiness::default(),
+            cancelled_requests: TaskTracker::new(),
             database,
         });
         let constants = api::constants(&document, &state);
@@ -196,6 +197,7 @@ impl App {
         let database = state.database.clone();
         let limits = Arc::clone(&state.limits);
         let authenticator = state.authenticator.clone();
+        let cancelled_requests = state.cancelled_requests.clone();
         let mut tasks = maintenance::start(Maintained {
             database: database.clone(),
             limits: Arc::clone(&state.limits),
@@ -253,6 +255,11 @@ impl App {
             serving,
         )
         .await;
+        cancelled_requests.close();
+        tokio::select! {
+            () = cancelled_requests.wait() => {}
+            () = shutdown.forced() => {}
+        }
         last.force();
         let _ = operations.await;
         drop(tasks);

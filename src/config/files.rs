@@ -5,11 +5,14 @@
 use std::{
     collections::HashMap,
     ffi::{OsStr, OsString},
-    fs,
-    path::Path,
+    fs, io,
+    path::{Path, PathBuf},
 };
 
-use super::variables::{ALIASES, PREFIX};
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+
+use super::variables::{ALIASES, PREFIX, names};
 
 /// Suffix of the names of variables that name a file.
 pub(super) const SUFFIX: &str = "_FILE";
@@ -47,13 +50,100 @@ pub(super) fn resolve(
         let text = fs::read_to_string(path);
         let path = Path::new(path).display();
         let text = text.map_err(|error| fail(format!("names {path}: {error}")))?;
-        let value = text.trim_end_matches(['\r', '\n']);
+        let value = value(&text);
         if value.is_empty() {
             return Err(fail(format!("names {path}, which is empty")));
         }
         resolved.insert(name.into(), value.into());
     }
     Ok(resolved)
+}
+
+/// URL of the database and its password, of which one or both are in files that variables name.
+#[derive(Debug, Clone)]
+pub struct UrlFiles {
+    url: Source,
+    password: Option<Source>,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    Text(SecretString),
+    File(PathBuf),
+}
+
+impl UrlFiles {
+    /// Returns `None` if no variable names a file with the URL or the password, whose values are these. `is_option` is true for a
+    /// URL of the command line.
+    pub(super) fn of(
+        environment: &HashMap<OsString, OsString>,
+        is_option: bool,
+        url: Option<&SecretString>,
+        password: Option<&SecretString>,
+    ) -> Option<Self> {
+        let source = |file: Option<PathBuf>, text: &SecretString| match file {
+            Some(path) => Source::File(path),
+            None => Source::Text(text.clone()),
+        };
+        // A URL of the command line comes before that of a variable.
+        let url_file = file_of(environment, "database.url").filter(|_| !is_option);
+        let password_file = file_of(environment, "database.password");
+        let has_files = url_file.is_some() || password_file.is_some();
+        let files = Self {
+            url: source(url_file, url?),
+            password: password.map(|text| source(password_file, text)),
+        };
+        has_files.then_some(files)
+    }
+
+    /// Reads the files again, and returns the URL with the password.
+    pub fn read(&self) -> io::Result<SecretString> {
+        let password = self.password.as_ref().map(Source::read).transpose()?;
+        Ok(with_password(self.url.read()?, password.as_ref()))
+    }
+}
+
+impl Source {
+    fn read(&self) -> io::Result<SecretString> {
+        match self {
+            Self::Text(text) => Ok(text.clone()),
+            Self::File(path) => Ok(value(&fs::read_to_string(path)?).into()),
+        }
+    }
+}
+
+/// Returns the file with the value of a key, if that is set by a variable that names one.
+fn file_of(environment: &HashMap<OsString, OsString>, key: &str) -> Option<PathBuf> {
+    let text = |name: &str| {
+        environment
+            .get(OsStr::new(name))
+            .filter(|it| !it.is_empty())
+    };
+    // The first of the names that is set counts.
+    let mut names = names(key);
+    names.find_map(
+        |name| match (text(&name), text(&format!("{name}{SUFFIX}"))) {
+            (None, None) => None,
+            (_, file) => Some(file.map(PathBuf::from)),
+        },
+    )?
+}
+
+/// Returns a URL with a password in place of its own.
+pub(super) fn with_password(url: SecretString, password: Option<&SecretString>) -> SecretString {
+    // If it is not a URL, the database client reports that.
+    let (Some(password), Ok(mut parsed)) = (password, Url::parse(url.expose_secret())) else {
+        return url;
+    };
+    let mut query = parsed.query_pairs_mut();
+    query.append_pair("password", password.expose_secret());
+    drop(query);
+    String::from(parsed).into()
+}
+
+/// Returns the value in a file: its text without line breaks at the end.
+fn value(text: &str) -> &str {
+    text.trim_end_matches(['\r', '\n'])
 }
 
 fn is_ours(name: &str) -> bool {

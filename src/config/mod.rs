@@ -26,7 +26,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use url::Url;
 
-pub use self::files::FileError;
+use self::files::with_password;
+pub use self::files::{FileError, UrlFiles};
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Changes, CorsOrigins, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres,
@@ -145,10 +146,9 @@ impl Config {
     /// Returns every effective setting, sorted by key and without secrets.
     pub fn settings(command_line: &CommandLine) -> Result<Vec<Setting>, Error> {
         let environment = process_environment();
-        let resolved = files::resolve(&environment)?;
-        Self::from_variables(command_line, &resolved)?;
+        Self::from_variables(command_line, &environment)?;
         Ok(settings::list(
-            &layers(command_line, &resolved)?,
+            &layers(command_line, &files::resolve(&environment)?)?,
             &environment,
         ))
     }
@@ -158,14 +158,14 @@ impl Config {
         command_line: &CommandLine,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
-        let environment = environment.into_iter().collect();
-        Self::from_variables(command_line, &files::resolve(&environment)?)
+        Self::from_variables(command_line, &environment.into_iter().collect())
     }
 
     fn from_variables(
         command_line: &CommandLine,
-        os: &HashMap<OsString, OsString>,
+        environment: &HashMap<OsString, OsString>,
     ) -> Result<Self, Error> {
+        let os = &files::resolve(environment)?;
         let layers = layers(command_line, os)?;
         let mut config: Self = layers
             .clone()
@@ -187,7 +187,11 @@ impl Config {
                 .map(|(name, _)| name.to_owned())
                 .collect(),
         };
-        config.database.add_password();
+        let Database { url, password, .. } = &mut config.database;
+        let is_option = command_line.database_url.is_some();
+        let files = UrlFiles::of(environment, is_option, url.as_ref(), password.as_ref());
+        *url = url.take().map(|url| with_password(url, password.as_ref()));
+        config.database.files = files;
         config.validate().map_err(|(key, reason)| Error::Value {
             key,
             reason,

@@ -20,7 +20,10 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de};
 use url::Url;
 
-use super::issuers::{self, Issuer};
+use super::{
+    files::UrlFiles,
+    issuers::{self, Issuer},
+};
 use crate::domain::{
     address::ListenAddress,
     caller::{Scope, Scopes},
@@ -74,29 +77,16 @@ pub struct Operations {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Database {
-    /// With [`Database::password`], if that is set.
+    /// With the password, if that is set.
     pub url: Option<SecretString>,
     pub password: Option<SecretString>,
     pub max_connections: u32,
     #[serde(with = "humantime_serde")]
     pub acquire_timeout: Duration,
     pub pooler: Pooler,
-}
-
-impl Database {
-    /// Adds the password to the URL, in place of its own.
-    pub(super) fn add_password(&mut self) {
-        let (Some(password), Some(url)) = (&self.password, &mut self.url) else {
-            return;
-        };
-        // If it is not a URL, the database client reports that.
-        if let Ok(mut parsed) = Url::parse(url.expose_secret()) {
-            let mut query = parsed.query_pairs_mut();
-            query.append_pair("password", password.expose_secret());
-            drop(query);
-            *url = String::from(parsed).into();
-        }
-    }
+    /// Files of the URL or the password, if variables name some.
+    #[serde(skip)]
+    pub files: Option<UrlFiles>,
 }
 
 /// Connection pooler between this process and PostgreSQL.

@@ -4,12 +4,14 @@
 //! open the breaker. It opens when a probe fails, and closes when one succeeds; no request is used as a probe.
 //!
 //! Invariants:
-//! - One probe runs at a time.
+//! - One probe runs at a time. That of `/readyz` may run beside it; both use one connection in turn.
+//! - The connection is kept between probes, because PostgreSQL may need longer for a new one while it is busy. It is replaced every
+//!   10 s, since the address may have moved to another server, and an open breaker closes on a new one only.
 //! - The log has one line when the breaker opens, one when it closes, and at most one failure per second in between. These
 //!   are warnings, because a planned switchover takes seconds; an error follows if the primary does not respond after 10 s.
 
 use std::{
-    io, mem,
+    io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -17,19 +19,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sqlx::{
-    Connection as _, Executor as _, PgConnection, Row as _,
-    postgres::{PgConnectOptions, PgRow},
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgRow};
+use tokio::{
+    sync::{Mutex as AsyncMutex, Notify},
+    time::timeout,
 };
-use tokio::{sync::Notify, time::timeout};
 
 use super::{
-    error::{is_connection_failure, is_prepared_statement_mismatch, is_read_only, is_unavailable},
+    error::{Class, Connections, Consequences, is_prepared_statement_mismatch},
+    options::OptionsSource,
     pooler,
+    scope::Held,
 };
 
-/// Timeout of a probe. PostgreSQL counts as unavailable if it needs longer for a trivial statement.
+/// Timeout of each of the two attempts of a probe. PostgreSQL counts as unavailable if it needs longer for a trivial statement.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
+/// Time for which a connection is kept for probes.
+const KEPT_FOR: Duration = Duration::from_secs(10);
 /// Pause between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after its last use for which a connection is used without a check.
@@ -61,7 +67,9 @@ pub struct Breaker(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    options: PgConnectOptions,
+    options: OptionsSource,
+    /// Connection of the last probe that succeeded.
+    kept: AsyncMutex<Option<Kept>>,
     /// Atomic, because it is read several times per request: cores would contend for the lock of a watch channel.
     is_open: AtomicBool,
     opened: Notify,
@@ -69,11 +77,17 @@ struct Inner {
     times: Mutex<Times>,
 }
 
+#[derive(Debug)]
+struct Kept {
+    connection: PgConnection,
+    opened: Instant,
+}
+
 #[derive(Debug, Default)]
 struct Times {
     /// Connections that have not been used since then may be lost.
     lost: Option<Instant>,
-    /// Connections that were opened before then lead to the wrong server.
+    /// Connections that were opened before then lead to the wrong server, or would be refused now.
     invalidated: Option<Instant>,
     /// The last failure was logged then.
     logged: Option<Instant>,
@@ -81,9 +95,10 @@ struct Times {
 
 impl Breaker {
     /// Creates a closed breaker that probes with `options`.
-    pub(super) fn new(options: PgConnectOptions) -> Self {
+    pub(super) fn new(options: OptionsSource) -> Self {
         Self(Arc::new(Inner {
             options,
+            kept: AsyncMutex::default(),
             is_open: AtomicBool::new(false),
             opened: Notify::new(),
             is_probing: AtomicBool::new(false),
@@ -113,31 +128,37 @@ impl Breaker {
         }
     }
 
-    /// Records the failure of an admitted statement or of getting a connection. Starts a probe if the connection is
-    /// suspect. Logs the failure in the span of its request, unless another was logged a moment ago.
-    pub(super) fn record_failure(&self, error: &sqlx::Error) {
-        let is_lost = is_connection_failure(error);
+    /// Records the failure of an admitted statement or of getting a connection. Starts a probe if the server is in doubt.
+    /// Logs the failure in the span of its request, unless another was logged a moment ago. Returns true if the connection can
+    /// be used again.
+    pub(super) fn record_failure(&self, error: &sqlx::Error) -> bool {
+        let Consequences {
+            class,
+            connections,
+            is_server_in_doubt,
+        } = Consequences::of(error);
+        let now = Instant::now();
         let mut times = self.times();
-        if is_lost {
-            times.lost = Some(Instant::now());
+        if is_server_in_doubt && connections != Connections::Reusable {
+            times.lost = Some(now);
         }
-        if is_read_only(error) {
-            // The primary was demoted. The other connections lead to it as well.
-            times.invalidated = Some(Instant::now());
+        if connections == Connections::AllClosed {
+            times.invalidated = Some(now);
         }
-        let is_logged = is_unavailable(error)
+        let is_logged = class == Class::Unavailable
             && (times.logged).is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL);
         if is_logged {
-            times.logged = Some(Instant::now());
+            times.logged = Some(now);
         }
         drop(times);
         if is_logged {
             let remedy = is_prepared_statement_mismatch(error).then_some(pooler::SET_TRANSACTION);
             tracing::warn!(%error, remedy, "failed to execute a database statement");
         }
-        if is_lost || matches!(error, sqlx::Error::PoolTimedOut) {
+        if is_server_in_doubt {
             self.probe_soon();
         }
+        connections == Connections::Reusable
     }
 
     /// Starts a probe, unless one is running; for example after a statement timed out.
@@ -168,6 +189,70 @@ impl Breaker {
             && (is_fresh || matches!(timeout(PING_TIMEOUT, connection.ping()).await, Ok(Ok(()))))
     }
 
+    /// Runs one probe. An error response from a running server counts as success, unless that is a standby, or refuses the role or
+    /// the database.
+    async fn probe(&self) -> Result<(), sqlx::Error> {
+        match self.ask(PROBE_TIMEOUT).await {
+            Err(error) if Consequences::of(&error).is_server_in_doubt => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Fails unless a primary executes a statement within `time_limit`, or in a second attempt within that again: on a new
+    /// connection if the kept one failed, or if the first attempt took too long, as on a busy machine.
+    pub(super) async fn ask(&self, time_limit: Duration) -> Result<(), sqlx::Error> {
+        let mut kept = self.0.kept.lock().await;
+        let _held = Held::new();
+        let usable = kept.take().filter(|it| self.may_use(it));
+        let had_kept = usable.is_some();
+        let error = match self.attempt(usable, time_limit).await {
+            Ok(asked) => {
+                *kept = Some(asked);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        if !had_kept
+            && !matches!(&error, sqlx::Error::Io(it) if it.kind() == io::ErrorKind::TimedOut)
+        {
+            return Err(error);
+        }
+        *kept = Some(self.attempt(None, time_limit).await?);
+        Ok(())
+    }
+
+    /// Returns true if the kept connection may show that PostgreSQL is available.
+    fn may_use(&self, kept: &Kept) -> bool {
+        let is_outdated = self.times().invalidated.is_some_and(|it| it >= kept.opened);
+        !self.is_open() && !is_outdated && kept.opened.elapsed() < KEPT_FOR
+    }
+
+    /// Asks for a statement on a connection, or on a new one. A pooler accepts connections even if PostgreSQL is unavailable.
+    async fn attempt(&self, kept: Option<Kept>, time_limit: Duration) -> Result<Kept, sqlx::Error> {
+        let asking = async {
+            let mut asked = match kept {
+                Some(kept) => kept,
+                None => Kept {
+                    opened: Instant::now(),
+                    connection: PgConnection::connect_with(&self.0.options.current().await).await?,
+                },
+            };
+            refuse_standby(&asked.connection.fetch_all(IS_STANDBY).await?)?;
+            Ok(asked)
+        };
+        let in_time = timeout(time_limit, Box::pin(asking)).await;
+        in_time.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    }
+
+    /// Closes the kept connection.
+    pub(super) async fn close(&self) {
+        let kept = self.0.kept.lock().await.take();
+        if let Some(Kept { connection, .. }) = kept {
+            // The server notices the end of the connection without it, too.
+            drop(timeout(PING_TIMEOUT, connection.close()).await);
+        }
+    }
+
     fn times(&self) -> MutexGuard<'_, Times> {
         self.0.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,11 +261,10 @@ impl Breaker {
 /// Probes until PostgreSQL responds. Opens the breaker after a failure, and closes it at the end.
 async fn probe_until_available(breaker: Weak<Inner>) {
     let mut failed_since: Option<Instant> = None;
-    let mut is_first_timeout = true;
     let mut is_long_outage = false;
     while let Some(inner) = breaker.upgrade() {
         let breaker = Breaker(inner);
-        match probe(&breaker.0.options).await {
+        match breaker.probe().await {
             Ok(()) => {
                 if let Some(since) = failed_since {
                     tracing::info!(
@@ -196,9 +280,6 @@ async fn probe_until_available(breaker: Weak<Inner>) {
                 breaker.0.is_probing.store(false, Ordering::Release);
                 return;
             }
-            // A busy host may time out once; a frozen or unreachable one times out again.
-            Err(sqlx::Error::Io(error))
-                if error.kind() == io::ErrorKind::TimedOut && mem::take(&mut is_first_timeout) => {}
             Err(error) => match failed_since {
                 None => {
                     failed_since = Some(Instant::now());
@@ -217,27 +298,4 @@ async fn probe_until_available(breaker: Weak<Inner>) {
         drop(breaker);
         tokio::time::sleep(PROBE_INTERVAL).await;
     }
-}
-
-/// Runs one probe. An error response from a running server counts as success, unless that is a standby.
-async fn probe(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
-    match ask(options, PROBE_TIMEOUT).await {
-        Err(error) if is_connection_failure(&error) => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Opens a connection, and fails unless a primary executes a statement on it in time. A pooler accepts connections even if PostgreSQL
-/// is unavailable.
-pub(super) async fn ask(
-    options: &PgConnectOptions,
-    time_limit: Duration,
-) -> Result<(), sqlx::Error> {
-    let statement = async {
-        let mut connection = PgConnection::connect_with(options).await?;
-        refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
-        connection.close().await
-    };
-    let in_time = timeout(time_limit, statement).await;
-    in_time.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }

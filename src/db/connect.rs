@@ -8,63 +8,22 @@
 
 use std::{
     borrow::Cow,
-    str::FromStr,
     time::{Duration, Instant},
 };
 
-use secrecy::{ExposeSecret, SecretString};
-use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, PgConnection,
-    postgres::{PgConnectOptions, PgSslMode},
-};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::{
     breaker::{Breaker, IS_STANDBY, refuse_standby},
     deadline::with_timeout,
-    error::{
-        AsDatabaseError, Error, is_connection_failure, is_prepared_statement_mismatch, is_read_only,
-    },
+    error::{AsDatabaseError, Error},
+    options::{ConnectOptions, OptionsSource, server, uses_unix_socket},
     pooler::{self, PLANNER_SETTINGS},
 };
-use crate::{config::Pooler, domain::address::is_loopback};
+use crate::config::{self, Pooler};
 
 /// A connection, in or out of a transaction.
 pub type Connection = PgConnection;
-
-/// Options of connections to a PostgreSQL.
-pub type ConnectOptions = PgConnectOptions;
-
-/// Parses a `postgres://` URL. Errors do not contain it, because it may contain a password.
-pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
-    ConnectOptions::from_str(url.expose_secret()).map_err(|error| Error::Url(error.into()))
-}
-
-/// Returns the `sslmode` of connections to another host if it is weaker than `verify-full`: then an attacker in the network
-/// can pretend to be PostgreSQL.
-pub fn weak_tls_mode(options: &ConnectOptions) -> Option<&'static str> {
-    let mode = match options.get_ssl_mode() {
-        PgSslMode::Disable => "disable",
-        PgSslMode::Allow => "allow",
-        PgSslMode::Prefer => "prefer",
-        PgSslMode::Require => "require",
-        PgSslMode::VerifyCa => "verify-ca",
-        PgSslMode::VerifyFull => return None,
-    };
-    let is_local = uses_unix_socket(options) || is_loopback(options.get_host());
-    (!is_local).then_some(mode)
-}
-
-/// Returns the address for people.
-fn server(options: &ConnectOptions) -> String {
-    match options.get_socket() {
-        Some(folder) => folder.display().to_string(),
-        None => format!("{}:{}", options.get_host(), options.get_port()),
-    }
-}
-
-fn uses_unix_socket(options: &ConnectOptions) -> bool {
-    options.get_socket().is_some() || options.get_host().starts_with('/')
-}
 
 /// Settings of a session. PostgreSQL enforces the timeouts if this process interrupted a statement or died. For
 /// superusers, who may set it, `deadlock_timeout` is below `lock_timeout`, so a deadlock is reported as such and retried.
@@ -83,7 +42,7 @@ const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// Opens connections to one PostgreSQL, with its circuit breaker. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
-    pub options: ConnectOptions,
+    pub options: OptionsSource,
     pub pooler: Pooler,
     pub breaker: Breaker,
     /// Lock timeout of sessions.
@@ -91,12 +50,12 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub fn new(options: ConnectOptions, pooler: Pooler, lock_timeout: Duration) -> Self {
-        let options = pooler::compatible(options, pooler).application_name("pet-inventory");
+    pub fn new(options: ConnectOptions, config: &config::Database, lock_timeout: Duration) -> Self {
+        let options = OptionsSource::new(options, config);
         Self {
             breaker: Breaker::new(options.clone()),
             options,
-            pooler,
+            pooler: config.pooler,
             lock_timeout,
         }
     }
@@ -110,7 +69,8 @@ impl Connector {
     /// Opens a connection. A failure does not count for the circuit breaker.
     async fn connect(&self) -> Result<Connection, Error> {
         let opening = async {
-            let mut connection = Connection::connect_with(&self.options).await?;
+            let options = self.options.current().await;
+            let mut connection = Connection::connect_with(&options).await?;
             self.configure(&mut connection).await?;
             Ok(connection)
         };
@@ -127,13 +87,13 @@ impl Connector {
                     let _ = with_timeout(connection.close()).await;
                     return Ok(());
                 }
-                Err(error) if !error.is_transient(uses_unix_socket(&self.options)) => {
+                Err(error) if !error.is_transient(uses_unix_socket(&self.options.last())) => {
                     return Err(error);
                 }
                 Err(error) => {
                     if last_logged.is_none_or(|at| at.elapsed() >= WAIT_LOG_INTERVAL) {
                         last_logged = Some(Instant::now());
-                        let server = server(&self.options);
+                        let server = server(&self.options.last());
                         tracing::warn!(%error, server, "failed to connect to PostgreSQL; waiting until it accepts connections");
                     }
                     tokio::time::sleep(WAIT_PAUSE).await;
@@ -170,7 +130,6 @@ impl Connector {
         lock_timeout: Duration,
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
     ) -> (Result<T, E>, bool) {
-        let mut probe = ProbeOnDrop(Some(&self.breaker));
         let begin = self.begin(has_several_statements, lock_timeout);
         let in_transaction = begin.is_some();
         let result: Result<T, E> = async {
@@ -191,9 +150,6 @@ impl Connector {
         if is_reusable && in_transaction && result.is_err() {
             let rollback = with_timeout(connection.execute("rollback"));
             is_reusable = rollback.await.is_ok();
-        }
-        if is_reusable {
-            probe.0 = None;
         }
         (result, is_reusable)
     }
@@ -222,23 +178,7 @@ impl Connector {
             self.breaker.probe_soon();
             return false;
         }
-        let Some(error) = error.and_then(Error::sqlx_error) else {
-            return true;
-        };
-        self.breaker.record_failure(error);
-        !is_connection_failure(error)
-            && !is_read_only(error)
-            && !is_prepared_statement_mismatch(error)
-    }
-}
-
-/// Starts a probe when it is dropped: a connection is in doubt.
-struct ProbeOnDrop<'a>(Option<&'a Breaker>);
-
-impl Drop for ProbeOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(breaker) = self.0 {
-            breaker.probe_soon();
-        }
+        let error = error.and_then(Error::sqlx_error);
+        error.is_none_or(|error| self.breaker.record_failure(error))
     }
 }

@@ -31,7 +31,7 @@ impl Changes {
         database.breaker().admit()?;
         let pool = PgPoolOptions::new()
             .max_connections(1)
-            .connect_lazy_with(database.connector().options.clone());
+            .connect_lazy_with(database.connector().options.current().await);
         let mut listener = with_timeout(PgListener::connect_with(&pool)).await?;
         listener.eager_reconnect(false);
         with_timeout(listener.listen(CHANNEL)).await?;

@@ -10,9 +10,10 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use super::{
     batch::{Batchers, KINDS},
     breaker::{Breaker, IS_STANDBY, refuse_standby},
-    connect::{ConnectOptions, Connection, Connector},
+    connect::{Connection, Connector},
     error::{AsDatabaseError, Error},
     large_reads::{Cost, rest},
+    options::ConnectOptions,
     pool::{self, Pool, Usage},
     pooler,
 };
@@ -32,7 +33,7 @@ struct WorkerState {
 impl Database {
     /// Creates the pool, which opens connections on demand.
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
-        let connector = Connector::new(options, config.pooler, pool::LOCK_TIMEOUT);
+        let connector = Connector::new(options, config, pool::LOCK_TIMEOUT);
         let pool = Pool::new(connector, config);
         Self(Arc::new(WorkerState {
             batchers: Batchers::new(pool.clone()),
@@ -62,7 +63,7 @@ impl Database {
     /// Opens and closes two connections, and returns the correction of the setting `database.pooler` if it is wrong.
     pub async fn check_pooler(&self) -> Result<Option<&'static str>, Error> {
         let connector = self.connector();
-        pooler::check(&connector.options, connector.pooler).await
+        pooler::check(&connector.options.current().await, connector.pooler).await
     }
 
     pub(super) fn connector(&self) -> &Connector {
@@ -88,11 +89,11 @@ impl Database {
         cost: Cost,
         read: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let _permit = self.0.pool.large_reads.acquire(cost).await?;
+        let permit = self.0.pool.large_reads.acquire(cost).await?;
         let began = Instant::now();
         let result = self.run(read).await;
         if cost == Cost::Cpu {
-            rest(began.elapsed()).await;
+            rest(permit, began.elapsed());
         }
         result
     }
@@ -120,7 +121,8 @@ impl Database {
     /// waits for.
     pub async fn connect_without_timeout(&self) -> Result<Connection, Error> {
         let connector = self.connector();
-        let options = connector.options.clone().disable_statement_logging();
+        let options = connector.options.current().await;
+        let options = options.disable_statement_logging();
         let mut connection = Connection::connect_with(&options).await?;
         refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
         Ok(connection)
@@ -135,7 +137,7 @@ impl Database {
     }
 
     /// Returns the maximum number of connections of a process with this many workers: with the one that listens for changes,
-    /// that of leases that belong to no worker, and that of the check for `/readyz`.
+    /// that of leases that belong to no worker, and that of the circuit breaker and `/readyz`.
     pub fn max_connections(config: &config::Database, workers: usize) -> u64 {
         let workers = u32::try_from(workers).unwrap_or(u32::MAX);
         u64::from(workers) * u64::from(KINDS) + u64::from(config.max_connections) + 3
@@ -145,5 +147,6 @@ impl Database {
     pub async fn close(&self) {
         self.0.batchers.close().await;
         self.0.pool.close().await;
+        self.breaker().close().await;
     }
 }

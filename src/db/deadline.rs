@@ -1,19 +1,16 @@
 //! Limits the time of each statement, and the total time that the statements of one request may take.
 //!
 //! Invariants:
-//! - Within [`scope`], no statement begins once [`TOTAL_TIMEOUT`] is spent, and none lasts longer than what is left of
+//! - In the scope of a request ([`of_request`]), no statement begins once [`TOTAL_TIMEOUT`] is spent, and none lasts longer than what is left of
 //!   it.
 //! - Outside of it, each statement has only its own timeout ([`QUERY_TIMEOUT`]).
 
-use std::{
-    cell::Cell,
-    future::Future,
-    time::{Duration, Instant},
+use std::time::{Duration, Instant};
+
+use super::{
+    error::Error,
+    scope::{self, Scope},
 };
-
-use tokio::task::futures::TaskLocalFuture;
-
-use super::error::Error;
 
 /// Timeout of one statement.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,17 +18,15 @@ pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Total time for the statements of a request, so that it is responded to within 2.5 s even if PostgreSQL is frozen.
 const TOTAL_TIMEOUT: Duration = Duration::from_millis(2_200);
 
-tokio::task_local! {
-    /// Only the time spent on statements counts, because a client may take longer to send its body.
-    static REMAINING: Cell<Duration>;
+/// Returns the scope of a request, with one deadline for all of its statements. Only the time spent on statements counts, because a
+/// client may take longer to send its body.
+pub fn of_request<F: Future + Unpin>(work: F) -> Scope<F> {
+    Scope::new(work, Some(TOTAL_TIMEOUT))
 }
 
-/// Future with one deadline for all of its statements.
-pub type Scope<F> = TaskLocalFuture<Cell<Duration>, F>;
-
-/// Runs `work` with one deadline for all of its statements.
-pub fn scope<F: Future>(work: F) -> Scope<F> {
-    REMAINING.scope(Cell::new(TOTAL_TIMEOUT), work)
+/// Returns the scope of a task, whose statements share no deadline.
+pub fn of_task<F: Future + Unpin>(work: F) -> Scope<F> {
+    Scope::new(work, None)
 }
 
 /// Waits for a statement, for at most `timeout` or what is left of the deadline.
@@ -42,7 +37,7 @@ pub async fn wait<T, E>(
 where
     Error: From<E>,
 {
-    let remaining = REMAINING.try_with(Cell::get).unwrap_or(timeout);
+    let remaining = scope::remaining().unwrap_or(timeout);
     if remaining.is_zero() {
         return Err(Error::TotalTimedOut);
     }
@@ -58,7 +53,7 @@ pub async fn wait_without_timer<T>(
     timeout: Duration,
     statement: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let remaining = REMAINING.try_with(Cell::get).unwrap_or(timeout);
+    let remaining = scope::remaining().unwrap_or(timeout);
     if remaining < timeout {
         return wait(timeout, statement).await;
     }
@@ -77,6 +72,5 @@ pub(super) async fn with_timeout<T>(
 }
 
 fn deduct(remaining: Duration, started: Instant) {
-    // Fails outside a request, where there is no deadline.
-    let _ = REMAINING.try_with(|cell| cell.set(remaining.saturating_sub(started.elapsed())));
+    scope::set_remaining(remaining.saturating_sub(started.elapsed()));
 }

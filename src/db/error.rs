@@ -8,8 +8,8 @@ use tokio::sync::{mpsc::error::TrySendError, oneshot::error::RecvError};
 /// Failure of a database operation.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// PostgreSQL cannot be reached, is starting or stopping, is read-only, or lacks resources. A later retry may
-    /// succeed.
+    /// PostgreSQL cannot be reached, is starting or stopping, is read-only, lacks resources, or refuses the role, its password
+    /// or the database. A later retry may succeed.
     #[error("PostgreSQL is unavailable: {0}")]
     Unavailable(#[source] Arc<sqlx::Error>),
     /// No result in time.
@@ -105,7 +105,7 @@ impl Error {
                 _ => true,
             },
             // object_not_in_prerequisite_state: the database is configured to accept no connections.
-            sqlx::Error::Database(_) => sqlstate(error) != "55000",
+            sqlx::Error::Database(_) => !is_refused(error) && sqlstate(error) != "55000",
             _ => false,
         }
     }
@@ -122,7 +122,8 @@ impl Error {
                 error.kind(),
                 io::ErrorKind::NotConnected | io::ErrorKind::ConnectionRefused
             ),
-            _ => matches!(self, Self::Overloaded),
+            Some(error) => is_refused(error),
+            None => matches!(self, Self::Overloaded),
         }
     }
 }
@@ -159,20 +160,132 @@ impl From<sqlx::Error> for Error {
             }
             _ => {}
         }
-        match sqlstate(&error) {
-            // query_canceled: statement_timeout.
-            "57014" => Self::StatementTimedOut,
-            // lock_not_available: lock_timeout.
-            "55P03" => Self::Locked(error.into()),
-            // serialization_failure, deadlock_detected.
-            "40001" | "40P01" => Self::Contended(error.into()),
-            _ if is_unavailable(&error) => Self::Unavailable(error.into()),
-            _ => Self::Query(error.into()),
+        match Consequences::of(&error).class {
+            Class::Unavailable => Self::Unavailable(error.into()),
+            Class::StatementTimedOut => Self::StatementTimedOut,
+            Class::Locked => Self::Locked(error.into()),
+            Class::Contended => Self::Contended(error.into()),
+            Class::Query => Self::Query(error.into()),
         }
     }
 }
 
-/// Returns the SQLSTATE (PostgreSQL documentation, appendix A), or an empty string if PostgreSQL did not report the error.
+/// What follows from an error that PostgreSQL or the connection reported: for the request, the connection, and the circuit breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Consequences {
+    /// Error of the request, from which its status and a retry follow.
+    pub class: Class,
+    /// Use of connections afterwards.
+    pub connections: Connections,
+    /// True if the server may be unavailable: a failed statement starts a probe, and a probe fails.
+    pub is_server_in_doubt: bool,
+}
+
+/// Class of errors of a request: the variant of [`Error`] of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// 503.
+    Unavailable,
+    /// 503, and counted against the limits of the caller.
+    StatementTimedOut,
+    /// 503; a request of a batch is executed again, separately.
+    Locked,
+    /// The transaction is retried; then 503.
+    Contended,
+    /// 500: a bug in this program.
+    Query,
+}
+
+/// Use of connections after an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Connections {
+    /// The connection is used again.
+    Reusable,
+    /// The connection is closed.
+    Closed,
+    /// The connection and all that were opened earlier are closed.
+    AllClosed,
+}
+
+/// Consequences by SQLSTATE (PostgreSQL documentation, appendix A). Of several codes that begin one, the longest counts; those
+/// without a row are errors of the statement.
+const BY_SQLSTATE: [(&[&str], Consequences); 8] = {
+    use self::{
+        Class::{Contended, Locked, StatementTimedOut, Unavailable},
+        Connections::{AllClosed, Closed, Reusable},
+    };
+    const fn row(class: Class, connections: Connections, doubt: bool) -> Consequences {
+        Consequences {
+            class,
+            connections,
+            is_server_in_doubt: doubt,
+        }
+    }
+    [
+        // Connection exception; operator intervention: PostgreSQL is starting or stopping.
+        (&["08", "57P"], row(Unavailable, Closed, true)),
+        // Invalid authorization, and invalid catalog name: the password was changed, or the role, its right to log in or the
+        // database is missing. Connections that were opened earlier may work on, but no other replaces them.
+        (&["28", "3D"], row(Unavailable, AllClosed, true)),
+        // read_only_sql_transaction: the primary was demoted. The other connections lead to it as well.
+        (&["25006"], row(Unavailable, AllClosed, false)),
+        // invalid_sql_statement_name, duplicate_prepared_statement, invalid_binary_representation (of a parameter of another
+        // statement): there is a pooler that `database.pooler` does not declare.
+        (
+            &["26000", "42P05", "22P03"],
+            row(Unavailable, Closed, false),
+        ),
+        // Insufficient resources, operator intervention, system error; object_not_in_prerequisite_state: the database is
+        // configured to accept no connections.
+        (
+            &["53", "57", "58", "55000"],
+            row(Unavailable, Reusable, false),
+        ),
+        // query_canceled: statement_timeout.
+        (&["57014"], row(StatementTimedOut, Reusable, false)),
+        // lock_not_available: lock_timeout.
+        (&["55P03"], row(Locked, Reusable, false)),
+        // serialization_failure, deadlock_detected.
+        (&["40001", "40P01"], row(Contended, Reusable, false)),
+    ]
+};
+
+impl Consequences {
+    const OF_A_STATEMENT: Self = Self {
+        class: Class::Query,
+        connections: Connections::Reusable,
+        is_server_in_doubt: false,
+    };
+
+    pub fn of(error: &sqlx::Error) -> Self {
+        let unavailable = |connections, is_server_in_doubt| Self {
+            class: Class::Unavailable,
+            connections,
+            is_server_in_doubt,
+        };
+        match error {
+            sqlx::Error::Database(_) => Self::of_sqlstate(sqlstate(error)),
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::WorkerCrashed => unavailable(Connections::Closed, true),
+            sqlx::Error::PoolTimedOut => unavailable(Connections::Reusable, true),
+            sqlx::Error::PoolClosed => unavailable(Connections::Reusable, false),
+            _ => Self::OF_A_STATEMENT,
+        }
+    }
+
+    fn of_sqlstate(code: &str) -> Self {
+        let rows = BY_SQLSTATE.iter();
+        let codes = rows.flat_map(|(codes, row)| codes.iter().map(move |begin| (begin, row)));
+        codes
+            .filter(|(begin, _)| code.starts_with(**begin))
+            .max_by_key(|(begin, _)| begin.len())
+            .map_or(Self::OF_A_STATEMENT, |(_, row)| *row)
+    }
+}
+
+/// Returns the SQLSTATE, or an empty string if PostgreSQL did not report the error.
 fn sqlstate(error: &sqlx::Error) -> &str {
     error
         .as_database_error()
@@ -180,39 +293,10 @@ fn sqlstate(error: &sqlx::Error) -> &str {
         .map_or("", PgDatabaseError::code)
 }
 
-/// Returns true if the error is classified as [`Error::Unavailable`].
-pub(super) fn is_unavailable(error: &sqlx::Error) -> bool {
-    match sqlstate(error) {
-        // query_canceled.
-        "57014" => false,
-        // read_only_sql_transaction: the primary was demoted. invalid_sql_statement_name, duplicate_prepared_statement,
-        // invalid_binary_representation (of a parameter of another statement): there is a pooler that `database.pooler`
-        // does not declare. The connection is not used again after any of these.
-        "25006" | "26000" | "42P05" | "22P03" => true,
-        // object_not_in_prerequisite_state: the database is configured to accept no connections.
-        "55000" => true,
-        "" => {
-            is_connection_failure(error)
-                || matches!(error, sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
-        }
-        // Classes: connection exception, insufficient resources, operator intervention, system error.
-        code => ["08", "53", "57", "58"]
-            .iter()
-            .any(|class| code.starts_with(class)),
-    }
-}
-
-/// Returns true if the connection is lost, or leads to a PostgreSQL that is starting or stopping.
-pub(super) fn is_connection_failure(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::Protocol(_)
-        | sqlx::Error::WorkerCrashed => true,
-        _ => ["08", "57P"]
-            .iter()
-            .any(|class| sqlstate(error).starts_with(class)),
-    }
+/// Returns true if PostgreSQL refuses the role, its password or the database.
+fn is_refused(error: &sqlx::Error) -> bool {
+    let code = sqlstate(error);
+    code.starts_with("28") || code.starts_with("3D")
 }
 
 /// Returns true if PostgreSQL has no room for another connection (`too_many_connections`).
@@ -220,13 +304,59 @@ pub(super) fn is_full(error: &sqlx::Error) -> bool {
     sqlstate(error) == "53300"
 }
 
-/// Returns true if the connection leads to a standby.
-pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
-    sqlstate(error) == "25006"
-}
-
-/// Returns true if the server is not the one that the statement was prepared on: `invalid_sql_statement_name`,
-/// `duplicate_prepared_statement`, or `invalid_binary_representation` of a parameter of another statement.
+/// Returns true if the server is not the one that the statement was prepared on.
 pub(super) fn is_prepared_statement_mismatch(error: &sqlx::Error) -> bool {
     matches!(sqlstate(error), "26000" | "42P05" | "22P03")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_of_sqlstate_has_its_consequences() {
+        let of = |code: &str| {
+            let row = Consequences::of_sqlstate(code);
+            (row.class, row.connections, row.is_server_in_doubt)
+        };
+        use self::{
+            Class::{Contended, Locked, Query, StatementTimedOut, Unavailable},
+            Connections::{AllClosed, Closed, Reusable},
+        };
+        for (codes, expected) in [
+            (
+                &[
+                    "08000", "08006", "08P01", "57P01", "57P02", "57P03", "57P05",
+                ][..],
+                (Unavailable, Closed, true),
+            ),
+            (&["28000", "28P01", "3D000"], (Unavailable, AllClosed, true)),
+            (&["25006"], (Unavailable, AllClosed, false)),
+            (&["26000", "42P05", "22P03"], (Unavailable, Closed, false)),
+            (
+                &[
+                    "53000", "53100", "53200", "53300", "55000", "57000", "58000", "58030",
+                ],
+                (Unavailable, Reusable, false),
+            ),
+            (&["57014"], (StatementTimedOut, Reusable, false)),
+            (&["55P03"], (Locked, Reusable, false)),
+            (&["40001", "40P01"], (Contended, Reusable, false)),
+        ] {
+            for code in codes {
+                assert_eq!(of(code), expected, "{code}");
+            }
+        }
+        // All other classes of appendix A.
+        for class in [
+            "00", "01", "02", "03", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "20", "21", "22",
+            "23", "24", "25", "26", "27", "2B", "2D", "2F", "34", "38", "39", "3B", "3F", "40",
+            "42", "44", "54", "55", "72", "F0", "HV", "P0", "XX",
+        ] {
+            let code = format!("{class}999");
+            assert_eq!(of(&code), (Query, Reusable, false), "{code}");
+        }
+        let refused = sqlx::Error::PoolTimedOut;
+        assert_eq!(Consequences::of(&refused).class, Unavailable);
+    }
 }

@@ -8,15 +8,14 @@ use tokio::{
 };
 
 use super::{
-    breaker::ask,
     database::Database,
     error::{Error, is_full},
 };
 
 /// Minimum time between the starts of two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Time within which PostgreSQL must respond.
-const TIMEOUT: Duration = Duration::from_millis(900);
+/// Time within which PostgreSQL must respond to one of two attempts.
+const TIMEOUT: Duration = Duration::from_millis(450);
 
 /// Last check of the database, over all workers. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +30,7 @@ struct LastCheck {
 
 impl HealthCheck {
     /// Checks that PostgreSQL responds within 900 ms, unless that was checked in the last 250 ms. At most four checks
-    /// start per second, each on a connection of its own.
+    /// start per second.
     pub async fn run(&self, database: &Database) -> Result<(), Error> {
         database.breaker().admit()?;
         let asked = Instant::now();
@@ -48,7 +47,7 @@ impl HealthCheck {
             started: Instant::now(),
             result: None,
         });
-        let result = match ask(&database.connector().options, TIMEOUT).await {
+        let result = match database.breaker().ask(TIMEOUT).await {
             // The connections that this process has are in use, or serve requests.
             Err(error) if is_full(&error) => Ok(()),
             Err(error) => {

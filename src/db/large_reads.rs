@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout},
 };
 
@@ -47,22 +47,25 @@ impl LargeReads {
     }
 
     /// Waits for a permit, for up to [`MAX_WAIT`], which is not part of the time of the read's statements.
-    pub async fn acquire(&self, cost: Cost) -> Result<SemaphorePermit<'_>, Error> {
+    pub async fn acquire(&self, cost: Cost) -> Result<OwnedSemaphorePermit, Error> {
         let permits = match cost {
             Cost::Rows => &self.of_rows,
             Cost::Cpu => &self.of_cpu,
         };
-        match timeout(MAX_WAIT, permits.acquire()).await {
+        match timeout(MAX_WAIT, Arc::clone(permits).acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::Overloaded),
         }
     }
 }
 
-/// Waits, behind a search that took this long, if it occupied PostgreSQL: searches have a third of a core, so that they do not
-/// delay the statements of others.
-pub(super) async fn rest(took: Duration) {
+/// Returns the permit of a search that took this long; later, if it occupied PostgreSQL: searches have a third of a core, so that
+/// they do not delay the statements of others. A task waits, which a client does not end.
+pub(super) fn rest(permit: OwnedSemaphorePermit, took: Duration) {
     if took >= SHORT {
-        sleep(took.min(LONG) * 2).await;
+        tokio::spawn(async move {
+            sleep(took.min(LONG) * 2).await;
+            drop(permit);
+        });
     }
 }

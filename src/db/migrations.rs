@@ -9,7 +9,7 @@ use sqlx::{
     migrate::{Migrate as _, Migration, Migrator},
 };
 
-use super::{connect::ConnectOptions, deadline, error::Error, pooler};
+use super::{deadline, error::Error, options::ConnectOptions, pooler};
 use crate::config::Pooler;
 
 /// Migrations in `migrations/`, compiled in.

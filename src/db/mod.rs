@@ -34,12 +34,14 @@ mod large_reads;
 pub mod limits;
 pub mod migrations;
 pub mod oauth;
+mod options;
 pub mod orders;
 pub mod pets;
 mod pool;
 mod pooler;
 mod record;
 pub mod sample_store;
+pub mod scope;
 mod sequences;
 mod server;
 pub mod sessions;
@@ -50,12 +52,13 @@ pub mod webhooks;
 pub use self::{
     administration::Administration,
     codec::SecretHash,
-    connect::{ConnectOptions, Connection, parse_url, weak_tls_mode},
+    connect::Connection,
     database::Database,
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
     health::HealthCheck,
     large_reads::Cost,
+    options::{ConnectOptions, parse_url, weak_tls_mode},
     pool::Usage,
     pooler::PLANNER_SETTINGS,
     server::{Server, ServerVersion},

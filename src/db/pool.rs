@@ -4,7 +4,8 @@
 //! - No request waits here while PostgreSQL is known to be unavailable (`breaker`), and the queue is bounded.
 //! - The time since a request was queued for a batch is deducted from its acquire timeout, and the time until it has a
 //!   connection from its lock timeout.
-//! - A connection that failed, or on which a statement was interrupted, is closed and never used again.
+//! - A connection that failed, or on which a statement was interrupted, is closed and never used again. A client that disconnects
+//!   interrupts no statement, and no opening of a connection (`scope`).
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use tokio::{
     sync::{Notify, Semaphore},
     time::{Duration, Instant, timeout},
 };
+use tracing::Instrument as _;
 
 use super::{
     breaker::PING_TIMEOUT,
@@ -24,6 +26,7 @@ use super::{
     deadline::with_timeout,
     error::{AsDatabaseError, Error},
     large_reads::LargeReads,
+    scope::{self, Held},
 };
 use crate::config;
 
@@ -67,7 +70,9 @@ impl Pool {
                 let connector = configuring.clone();
                 Box::pin(async move {
                     let configured = connector.configure(connection).await;
-                    configured.inspect_err(|error| connector.breaker.record_failure(error))
+                    configured.inspect_err(|error| {
+                        connector.breaker.record_failure(error);
+                    })
                 })
             })
             .before_acquire(
@@ -76,7 +81,7 @@ impl Pool {
                     Box::pin(async move { Ok(breaker.is_usable(connection, age, idle_for).await) })
                 },
             )
-            .connect_lazy_with(connector.options.clone());
+            .connect_lazy_with(connector.options.last().clone());
         let queue_capacity =
             (config.max_connections as usize).saturating_mul(1 + MAX_QUEUED_PER_CONNECTION);
         Self {
@@ -121,8 +126,10 @@ impl Pool {
         waited: Duration,
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
     ) -> Result<T, E> {
+        scope::admit().await;
         let started = Instant::now();
         let mut connection = with_timeout(Box::pin(self.acquire(waited))).await?;
+        let _held = Held::new();
         // Until it is returned below: its state is unknown.
         connection.close_on_drop();
         let waited = waited + started.elapsed();
@@ -152,7 +159,7 @@ impl Pool {
         let permit = self.queue.try_acquire();
         let _permit = permit.map_err(|_| sqlx::Error::PoolTimedOut)?;
         let connection = tokio::select! {
-            connection = timeout(remaining, self.connections.acquire()) => {
+            connection = timeout(remaining, self.take()) => {
                 connection.unwrap_or(Err(sqlx::Error::PoolTimedOut))
             }
             () = breaker.opened() => {
@@ -160,7 +167,25 @@ impl Pool {
                 return Err(sqlx::Error::PoolTimedOut);
             }
         };
-        connection.inspect_err(|error| breaker.record_failure(error))
+        connection.inspect_err(|error| {
+            breaker.record_failure(error);
+        })
+    }
+
+    /// Takes a connection. If one must be opened, a task does, which goes on if the request is cancelled.
+    async fn take(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+        let connections = &self.connections;
+        let has_idle = connections.num_idle() > 0;
+        if has_idle || connections.size() >= connections.options().get_max_connections() {
+            return connections.acquire().await;
+        }
+        let (connections, options) = (connections.clone(), self.connector.options.clone());
+        let opening = async move {
+            connections.set_connect_options(options.current().await);
+            connections.acquire().await
+        };
+        let opening = tokio::spawn(opening.in_current_span());
+        opening.await.unwrap_or(Err(sqlx::Error::PoolClosed))
     }
 
     pub fn usage(&self) -> Usage {

@@ -97,6 +97,36 @@ async fn request_that_takes_longer_than_idle_timeout_gets_its_response() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn request_whose_client_disconnects_keeps_its_connection_until_its_end() {
+    const PIDS: &str = "select coalesce(sum(pid), 0)::int8 from pg_stat_activity
+         where application_name = 'pet-inventory' and datname = current_database()";
+    const WAITING: &str = "select count(*) from pg_locks where not granted
+         and database = (select oid from pg_database where datname = current_database())";
+    let app = TestApp::start().await;
+    let mut lock = app.database.connect().await;
+    let add = |key: &str| {
+        app.post("/pet", &json!({"name": key}))
+            .header("idempotency-key", key)
+    };
+    // Opens a connection of the pool.
+    add("a").is(201).await;
+    let before = app.database.number(PIDS).await;
+    lock.execute("begin; lock table pets in exclusive mode")
+        .await
+        .expect("locked");
+    let sent = tokio::spawn(add("b").into_future());
+    eventually(async || app.database.number(WAITING).await == 1).await;
+    sent.abort();
+    let _ = sent.await;
+    lock.execute("commit").await.expect("committed");
+    eventually(async || app.count().await == 2).await;
+    assert_eq!(app.database.number(PIDS).await, before);
+    add("b").is(201).await;
+    assert_eq!(app.count().await, 2, "the response was stored, too");
+    assert_eq!(app.database.number(PIDS).await, before);
+}
+
 fn database(test: &TestDatabase) -> Database {
     let config = config(&test.url(), &[]);
     let url = config.database.url.as_ref().expect("a URL");
@@ -175,13 +205,13 @@ async fn database_waits_of_a_request_share_one_deadline() {
             Ok::<_, db::Error>(())
         })
     };
-    let (first, second, third) = db::deadline::scope(async {
+    let (first, second, third) = db::deadline::of_request(Box::pin(async {
         (
             db::deadline::wait(Duration::from_secs(2), slow()).await,
             db::deadline::wait(Duration::from_secs(2), slow()).await,
             db::deadline::wait(Duration::from_secs(2), slow()).await,
         )
-    })
+    }))
     .await;
     assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
     let third = third.expect_err("the third exceeds the total");

@@ -41,8 +41,8 @@ const API_SHARED: &[&str] =
 
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =
-    &["administration", "batch", "breaker", "codec", "connect", "database", "deadline", "error", "large_reads", "sequences",
-      "pool", "pooler", "record"];
+    &["administration", "batch", "breaker", "codec", "connect", "database", "deadline", "error", "large_reads", "options",
+      "pool", "pooler", "record", "scope", "sequences"];
 
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]

@@ -12,7 +12,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::TryStreamExt as _;
-use tracing::Instrument as _;
 
 use super::{
     range::requested_range,
@@ -88,13 +87,8 @@ pub(super) async fn get(
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
     let content = async || {
-        let database = state.database.clone();
-        let finding = async move {
-            let find =
-                async |connection: &mut Connection| db::images::find(connection, pet, id).await;
-            database.run(find).await
-        };
-        let image = look_up(&state, request.client_address(), finding).await?;
+        let find = async |connection: &mut Connection| db::images::find(connection, pet, id).await;
+        let image = state.database.run(find).await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
         Ok::<_, Error>(image.content)
     };
@@ -167,9 +161,7 @@ async fn rendering(
     content: &Content,
     width: RenderingWidth,
 ) -> Result<Option<Rendering>, Error> {
-    let (database, sha256) = (state.database.clone(), content.sha256);
-    let finding = async move { find_rendering(&database, sha256, width).await };
-    let found = look_up(state, address, finding).await?;
+    let found = find_rendering(&state.database, content.sha256, width).await?;
     if found.is_some()
         || state
             .renderer
@@ -200,23 +192,6 @@ async fn find_rendering(
         db::images::find_rendering(connection, &sha256, width).await
     };
     database.run(find).await
-}
-
-/// Looks up an image or a rendering in a task of its own: anyone can request images, and a statement that is cut off, since the
-/// client has disconnected, would close its connection to the database. The client's share of renderings bounds such tasks.
-async fn look_up<T: Send + 'static>(
-    state: &AppState,
-    address: Option<AddressKey>,
-    finding: impl Future<Output = Result<T, db::Error>> + Send + 'static,
-) -> Result<T, Error> {
-    let share = state.concurrency.renderings.take(address, 1)?;
-    let finding = async move {
-        let _share = share;
-        finding.await
-    };
-    let task = tokio::spawn(finding.in_current_span());
-    let found = db::deadline::wait(db::QUERY_TIMEOUT, async { Ok::<_, db::Error>(task.await) });
-    Ok(found.await?.map_err(Error::internal)??)
 }
 
 async fn make(

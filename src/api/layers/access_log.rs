@@ -122,15 +122,9 @@ impl Unwritten {
         if record.details.is_some() {
             record.record_duration();
         }
-        if let Some(error) = error.filter(|error| error.is_logged()) {
-            let (id, route) = (record.context.id.as_str(), record.route());
-            let (method, is_outage) = (record.method(), error.is_database_outage());
-            let error = describe(error);
-            if is_outage {
-                tracing::warn!(request_id = id, method, route, error, "request failed");
-            } else {
-                tracing::error!(request_id = id, method, route, error, "request failed");
-            }
+        if let Some(error) = error {
+            let (method, route) = (record.method(), record.route());
+            log_failure(&record.context, Some(method), Some(route), error);
         }
         Some(record)
     }
@@ -179,6 +173,36 @@ impl Drop for RecordedBody {
     fn drop(&mut self) {
         let record = self.record.take();
         record.into_iter().for_each(Record::submit);
+    }
+}
+
+/// Logs the cause of a 5xx response, unless it is logged elsewhere. The method and the route are in the line of the request, too.
+pub fn log_failure(
+    context: &RequestContext,
+    method: Option<&str>,
+    route: Option<&str>,
+    error: &Error,
+) {
+    if !error.is_logged() {
+        return;
+    }
+    let (id, cause) = (context.id.as_str(), describe(error));
+    if error.is_database_outage() {
+        tracing::warn!(
+            request_id = id,
+            method,
+            route,
+            error = cause,
+            "request failed"
+        );
+    } else {
+        tracing::error!(
+            request_id = id,
+            method,
+            route,
+            error = cause,
+            "request failed"
+        );
     }
 }
 

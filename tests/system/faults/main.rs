@@ -25,6 +25,7 @@ mod checker;
 mod clients;
 mod compression;
 mod crashes;
+mod disconnects;
 mod feed;
 mod limits;
 mod logins;

@@ -1,4 +1,4 @@
-//! Rows 3, 4 and 5: PostgreSQL is down, frozen, or has no free connection.
+//! Rows 3, 4, 5 and 36: PostgreSQL is down, frozen, has no free connection, or refuses the service.
 
 use std::{
     sync::Arc,
@@ -321,5 +321,126 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
             .json(&json!({"name": "a"}))
     });
     row.within("well after the lock", back.await, Duration::from_secs(1));
+    row.end();
+}
+
+/// How PostgreSQL comes to refuse the service, and how it accepts it again.
+struct Refusal {
+    name: &'static str,
+    begin: &'static str,
+    end: &'static str,
+    /// Password in the file at the end.
+    password: &'static str,
+}
+
+const REFUSALS: [Refusal; 4] = [
+    Refusal {
+        name: "password changed and back",
+        begin: "alter role pets password 'two'",
+        end: "alter role pets password 'one'",
+        password: "one",
+    },
+    Refusal {
+        name: "password changed, then its file",
+        begin: "alter role pets password 'two'",
+        end: "select",
+        password: "two",
+    },
+    Refusal {
+        name: "login revoked",
+        begin: "alter role pets nologin",
+        end: "alter role pets login",
+        password: "two",
+    },
+    Refusal {
+        name: "database renamed",
+        begin: "alter database postgres allow_connections false;
+                select pg_terminate_backend(pid) from pg_stat_activity where datname = 'postgres';
+                select pg_sleep(0.1);
+                alter database postgres rename to gone",
+        end: "alter database gone rename to postgres; alter database postgres allow_connections true",
+        password: "two",
+    },
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_36_refused_credentials_yield_503() {
+    let mut row = Row::begin(
+        36,
+        "PostgreSQL refuses the password, the role or the database",
+    )
+    .await;
+    let time = short_or_full(Duration::from_secs(2), Duration::from_secs(20));
+    let cluster = Cluster::start().await;
+    cluster
+        .run("create role pets superuser login password 'one'")
+        .await;
+    let rules = "host all postgres 127.0.0.1/32 trust\nhost all pets 127.0.0.1/32 scram-sha-256\n";
+    std::fs::write(cluster.data().join("pg_hba.conf"), rules).expect("rules");
+    cluster.run("select pg_reload_conf()").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("password");
+    std::fs::write(&file, "one\n").expect("a file");
+    let url = format!(
+        "postgres://pets@{}/postgres?sslmode=disable",
+        cluster.address
+    );
+    let path = file.to_str().expect("a path");
+    let stage = Stage::on(cluster, &url, &[("DATABASE__PASSWORD_FILE", path)]).await;
+    let ready = || stage.target.bare(Method::GET, "/readyz");
+    let mut administration = stage.cluster.try_connect("template1").await;
+    let administration = administration.as_mut().expect("a connection");
+    for refusal in REFUSALS {
+        until(200, ready).await;
+        let stop = CancellationToken::new();
+        let clients = {
+            let (target, stop) = (stage.target.clone(), stop.clone());
+            tokio::spawn(send_at_rate(50, stop, move |number| match number % 3 {
+                0 => target.request(Method::GET, "/pet/1"),
+                1 => target.request(Method::GET, "/pet?limit=5"),
+                _ => target
+                    .request(Method::POST, "/pet")
+                    .json(&json!({"name": "a"})),
+            }))
+        };
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let end_sessions =
+            "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'pets'";
+        for statement in refusal.begin.split(';').chain([end_sessions]) {
+            let ran = administration.execute(statement).await;
+            ran.unwrap_or_else(|error| panic!("{statement}: {error}"));
+        }
+        let refused_at = Instant::now();
+        let unready = until(503, ready).await;
+        tokio::time::sleep(time).await;
+        let is_open = stage.metric("db_client_breaker_open ", "").await;
+        let refused = refused_at.elapsed();
+        for statement in refusal.end.split(';') {
+            let ran = administration.execute(statement).await;
+            ran.unwrap_or_else(|error| panic!("{statement}: {error}"));
+        }
+        std::fs::write(&file, refusal.password).expect("a file");
+        let back = until(200, ready).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+        let responses = clients.await.expect("the clients");
+        let name = refusal.name;
+        row.note(format!("{name}: {}", by_status(&responses)));
+        let other = responses.iter().filter(|response| {
+            !response.is_success() && response.status != Some(404) && !response.is_retryable()
+        });
+        row.none(
+            "other than done, 404 and 503",
+            other.map(|it| format!("{it:?}")),
+        );
+        let second = Duration::from_secs(1);
+        let mut served = responses.iter().filter(|response| {
+            (refused_at + second..refused_at + refused).contains(&response.sent_at)
+        });
+        row.check("all refused", served.all(TimedResponse::is_retryable));
+        row.check("the alert's expression is true", is_open > 0.0);
+        row.within("readyz 503", unready, second);
+        row.within("well again", back, second);
+    }
     row.end();
 }
