@@ -50,13 +50,14 @@
 //!   request_context  request id, client address, facts of the operation; caching
 //!   request_span     trace span
 //!   access_log       log line and metrics, also of a request whose client disconnects
+//!   shield           such a request ends, but not in the middle of a statement; database deadline, shared by its
+//!                    statements (db::scope, db::deadline)
 //!   errors           body of error responses
 //!   cors             web pages of configured origins (server.cors_origins)
 //!   errors           500 after a panic
 //!   check            Host and authority, length of the target and of conditional fields
 //!   check            no condition where the resource has no entity tag
 //!   load_shed        maximum number of requests in progress, in total and by address (limits::shares)
-//!   timeout          database deadline, shared by the statements of a request (db::deadline)
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   check            demo keys only in requests from this machine

@@ -315,13 +315,13 @@ mod tests {
 
     #[test]
     fn each_class_of_sqlstate_has_its_consequences() {
-        let of = |code: &str| {
-            let row = Consequences::of_sqlstate(code);
-            (row.class, row.connections, row.is_server_in_doubt)
-        };
         use self::{
             Class::{Contended, Locked, Query, StatementTimedOut, Unavailable},
             Connections::{AllClosed, Closed, Reusable},
+        };
+        let of = |code: &str| {
+            let row = Consequences::of_sqlstate(code);
+            (row.class, row.connections, row.is_server_in_doubt)
         };
         for (codes, expected) in [
             (

@@ -89,6 +89,8 @@ async fn disconnect(
     let mut number = 0;
     while !stop.is_cancelled() {
         let mut stream = connect_from("127.0.0.2", address).await;
+        // Otherwise the client would run out of ports.
+        stream.set_zero_linger().expect("a socket");
         if stream.write_all(&request).await.is_ok() {
             number += 1;
             sent.fetch_add(1, Ordering::Relaxed);
