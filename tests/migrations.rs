@@ -11,12 +11,12 @@ use std::collections::BTreeSet;
 use pet_inventory::{
     config::{Config, Pooler},
     db::{
-        self,
-        pets::{NameSearch, PetListing, Range},
+        self, Part,
+        pets::{NameSearch, PetListing},
     },
     domain::{
         Text,
-        caller::Scopes,
+        caller::{CallerKey, Scopes},
         id::PetId,
         pet::{Category, Status},
         plan::Plan,
@@ -203,13 +203,16 @@ async fn migrations_apply_over_existing_data() {
 async fn check_pets(database: &TestDatabase) {
     let config = Config::defaults().expect("a configuration").database;
     let service = db::Database::new(database.options().clone(), &config);
-    let range = Range {
+    let part = Part {
         after: None,
         limit: 10,
+        is_small: true,
+        caller: CallerKey::Anonymous(None),
     };
-    let found = db::pets::find_by_status(&service, &Status::ALL, range).await;
+    let found = db::pets::find_by_status(&service, &Status::ALL, part).await;
     let ids: Vec<i64> = found
         .expect("pets")
+        .matches
         .iter()
         .map(|pet| pet.id.get())
         .collect();
@@ -219,28 +222,30 @@ async fn check_pets(database: &TestDatabase) {
     let counts = [inventory.available, inventory.pending, inventory.sold];
     assert_eq!(counts, [1, 1, 1]);
     let big = ["big".to_owned()].into();
-    let found = db::pets::find_by_any_tag(&service, big, range).await;
-    let found = found.expect("pets");
+    let found = db::pets::find_by_any_tag(&service, big, part).await;
+    let found = found.expect("pets").matches;
     assert_eq!(found.len(), 2, "{found:?}");
     let small = ["small".to_owned()].into();
-    let changed = db::pets::find_by_any_tag(&service, small, range).await;
-    assert_eq!(changed.expect("pets").len(), 1);
+    let changed = db::pets::find_by_any_tag(&service, small, part).await;
+    assert_eq!(changed.expect("pets").matches.len(), 1);
     let large = ["large".to_owned()].into();
-    let added = db::pets::find_by_any_tag(&service, large, range).await;
-    assert_eq!(added.expect("pets").len(), 1);
+    let added = db::pets::find_by_any_tag(&service, large, part).await;
+    assert_eq!(added.expect("pets").matches.len(), 1);
     let fold = service.transact(db::pets::fold_names).await;
     assert_eq!(fold.expect("a database"), 3);
-    let range_by_name = Range {
+    let part_by_name = Part {
         after: None,
         limit: 10,
+        is_small: true,
+        caller: CallerKey::Anonymous(None),
     };
     let search = NameSearch {
         prefix: "äd".to_owned(),
         statuses: Status::ALL.to_vec(),
         tags: vec!["new".to_owned()],
     };
-    let named = db::pets::find_by_name(&service, &search, range_by_name).await;
-    assert_eq!(named.expect("pets").pets[0].1.id.get(), 2);
+    let named = db::pets::find_by_name(&service, &search, part_by_name).await;
+    assert_eq!(named.expect("pets").matches[0].1.id.get(), 2);
     let written = service.transact(db::pets::write_statuses_of_tags).await;
     assert_eq!(written.expect("a database"), 3);
     let listing = PetListing {
@@ -248,8 +253,8 @@ async fn check_pets(database: &TestDatabase) {
         tags: vec!["big".to_owned()],
         is_descending: true,
     };
-    let listed = db::pets::list(&service, &listing, range).await;
-    assert_eq!(listed.expect("pets")[0].id.get(), PetId::MAX);
+    let listed = db::pets::list(&service, &listing, part).await;
+    assert_eq!(listed.expect("pets").matches[0].id.get(), PetId::MAX);
     let compare = async |it: &mut db::Connection| db::pets::compare_tag_names(it, "").await;
     assert_eq!(service.run(compare).await.expect("a database"), None);
     let suggest = async |it: &mut db::Connection| db::pets::suggest_tags(it, "N", 20).await;

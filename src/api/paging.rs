@@ -5,12 +5,12 @@
 //!   bounded for any number of matches.
 //! - A slow client holds no database connection.
 //! - A match that exists while the whole list is read is in it exactly once.
-//! - A list is counted as memory of lists until its bytes are sent. A client that uses its share gets 503, if it asks for pets,
-//!   before anything is read.
-//!
-//! The parts of a whole list have more matches where these are small. Each is read while the one before it is sent.
+//! - A list is counted as memory of lists until its bytes are sent, and each part before it is read: a client that uses its share gets
+//!   503 after one statement more at most.
+//! - A part is bounded by bytes ([`Part`]). The only one of a short page may share a statement; all others are read in the turn of their
+//!   caller.
 
-use std::{fmt::Display, slice, str::FromStr, sync::Arc};
+use std::{fmt::Display, mem, str::FromStr, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
@@ -18,7 +18,6 @@ use axum::{
     http::{HeaderValue, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tokio::{sync::mpsc, task::coop::consume_budget};
@@ -28,29 +27,28 @@ use super::{
     compression::{AT_ONCE, encoder_memory},
     error::Error,
     extract::Parameters,
-    fields::Violations,
+    list_parameters::{Window, cursor},
     operations::BASE,
     request_context::RequestContext,
     response::{MAX_UNCOUNTED, counted},
     state::{AppState, Links},
 };
 use crate::{
-    db::{self, Connection, Database, deadline, scope},
-    domain::{Invalid, address::AddressKey, parse_digits},
+    db::{
+        self, Connection, Cost, Database, Found, LARGE_BYTES, MAX_SMALL, Part, Rest, deadline,
+        scope,
+    },
+    domain::{address::AddressKey, caller::CallerKey},
     limits::shares::{Exhausted, Share, Shares},
 };
 
 /// Value of `limit` for a list of records without it.
 const DEFAULT_LIMIT: usize = 100;
-/// Maximum value of `limit`.
-const MAX_LIMIT: usize = 1_000;
-/// Maximum number of names in a list parameter.
-const MAX_NAMES: usize = 100;
-/// Bytes counted for a list before its first matches are read.
-const RESERVED: usize = 256 << 10;
-/// Bytes counted for a list that is streamed: for two parts of [`Pace::BYTES`], of which one waits for the other to be sent, as they
-/// are read. A part that waits behind much smaller pets may have twice as many. With an encoder, this is an eighth of the share of
-/// an address, which is as much as the last quarter of the memory admits.
+/// Maximum number of matches of a part.
+const MAX_PART: usize = 256;
+/// Bytes counted for a list that is streamed: for two parts of [`LARGE_BYTES`], of which one waits for the other to be sent, as they
+/// are read. With an encoder, this is an eighth of the share of an address, which is as much as the last quarter of the memory
+/// admits.
 const STREAMED: usize = 2 << 20;
 
 /// Query with a list of matches.
@@ -60,131 +58,18 @@ pub trait Find: Send + Sync + 'static {
     /// Identifier that matches are sorted by.
     type Id: Clone + PartialEq + Display + FromStr + Send + Sync;
 
-    /// Returns the first `limit` matches after `after`, or fewer if the search ends early, when it has cost much.
-    fn page(
+    /// Returns the matches of a part.
+    fn find(
         &self,
         database: &Database,
-        after: Option<Self::Id>,
-        limit: usize,
-    ) -> impl Future<Output = Result<Page<Self>, db::Error>> + Send;
+        part: Part<Self::Id>,
+    ) -> impl Future<Output = Result<Found<Self::Item, Self::Id>, db::Error>> + Send;
 
     /// Returns the identifier of a match.
     fn id(item: &Self::Item) -> Self::Id;
 
     /// Appends a match as JSON.
     fn write(item: &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()>;
-}
-
-/// Matches, in the order of their identifiers.
-pub struct Page<F: Find + ?Sized> {
-    /// The matches.
-    pub items: Vec<F::Item>,
-    /// Set if the search ended early: the identifier after which it continues.
-    pub continue_after: Option<F::Id>,
-}
-
-impl<F: Find> From<Vec<F::Item>> for Page<F> {
-    fn from(items: Vec<F::Item>) -> Self {
-        Self {
-            items,
-            continue_after: None,
-        }
-    }
-}
-
-impl<F: Find> Page<F> {
-    /// Returns the identifier after which there may be further matches, if the page has `limit` matches or ended early.
-    fn end(&self, limit: usize) -> Option<F::Id> {
-        let last = self.items.last().filter(|_| self.items.len() == limit);
-        last.map(F::id).or_else(|| self.continue_after.clone())
-    }
-}
-
-/// Returns the names in a list parameter, or none if it is absent. Empty names and more than 100 names are violations.
-pub fn names(
-    violations: &mut Violations,
-    query: &Parameters,
-    parameter: &'static str,
-) -> Vec<String> {
-    let names = query.list(parameter);
-    let reason = match names.len() {
-        0 => return names,
-        _ if names.iter().any(String::is_empty) => "must not contain an empty name",
-        1..=MAX_NAMES => return names,
-        _ => "must be at most 100 names",
-    };
-    violations.add(parameter, reason);
-    Vec::new()
-}
-
-/// Parses the names in a list parameter and removes duplicates. Invalid names are violations and left out.
-pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
-    violations: &mut Violations,
-    query: &Parameters,
-    parameter: &'static str,
-) -> Vec<T> {
-    let mut read: Vec<T> = Vec::new();
-    for name in names(violations, query, parameter) {
-        match name.parse() {
-            Ok(value) if read.contains(&value) => {}
-            Ok(value) => read.push(value),
-            Err(reason) => violations.add(parameter, reason),
-        }
-    }
-    read
-}
-
-/// Order of a list, as the document has it; the parameter is read as text.
-#[derive(utoipa::ToSchema)]
-#[schema(as = ListOrder)]
-pub enum SortParameter {
-    /// By identifier.
-    #[schema(rename = "id")]
-    Ascending,
-    /// The largest identifier first.
-    #[schema(rename = "-id")]
-    Descending,
-}
-
-/// Reads the order of a list: true if the largest identifier comes first.
-pub fn read_sort(violations: &mut Violations, query: &Parameters) -> Option<bool> {
-    query.optional(violations, "sort", |sort| match sort {
-        "id" => Ok(false),
-        "-id" => Ok(true),
-        _ => Err(Invalid::because("must be id or -id")),
-    })
-}
-
-/// Parses the maximum number of matches of a page.
-pub fn parse_limit(text: &str) -> Result<usize, Invalid> {
-    parse_digits(text)
-        .filter(|limit| (1..=MAX_LIMIT).contains(limit))
-        .ok_or(Invalid::because("must be an integer from 1 to 1000"))
-}
-
-/// Range of the matches that a request selects.
-pub struct Window<Id> {
-    /// Maximum number of matches; all of them if `None`.
-    limit: Option<usize>,
-    /// Identifier that the matches follow.
-    after: Option<Id>,
-}
-
-impl<Id: FromStr> Window<Id> {
-    /// Reads `limit` and `cursor`, then reports all violations of the query.
-    pub fn read(mut violations: Violations, query: &Parameters) -> Result<Self, Error> {
-        let limit = query.optional(&mut violations, "limit", parse_limit);
-        let after = query.optional(&mut violations, "cursor", read_cursor);
-        violations.finish(Some(Self { limit, after }))
-    }
-
-    /// Sets the maximum number of matches of a request without `limit`.
-    pub fn or_limit(self, limit: usize) -> Self {
-        Self {
-            limit: self.limit.or(Some(limit)),
-            ..self
-        }
-    }
 }
 
 /// Database and settings of a list response.
@@ -197,6 +82,8 @@ pub struct Lists {
     /// Memory of lists.
     memory: Shares,
     address: Option<AddressKey>,
+    /// Caller in whose turn parts are read.
+    caller: CallerKey,
     /// Memory in bytes of the encoder of a long list.
     encoder: usize,
 }
@@ -211,6 +98,7 @@ impl FromRequestParts<AppState> for Lists {
             links: state.links.clone(),
             memory: state.concurrency.lists.clone(),
             address: context.client_address(),
+            caller: context.caller_key(),
             encoder: encoder_memory(&parts.headers),
         })
     }
@@ -225,12 +113,13 @@ impl Lists {
         Window { limit, after }: Window<F::Id>,
         find: F,
     ) -> Result<Response, Error> {
-        let Some(limit) = limit else {
-            return self.stream(find, after).await;
-        };
-        let (json, end) = self.page(&find, after, limit).await?;
-        let response = self.counted(json)?;
-        self.linked(response, (path, kept), query, end)
+        let parts = ListParts::new(self, find, after, limit);
+        if limit.is_none() {
+            return parts.stream().await;
+        }
+        let (lists, pieces, end) = parts.page().await?;
+        let response = lists.counted(pieces)?;
+        lists.linked(response, (path, kept), query, end)
     }
 
     /// Responds with a page of records, which are small, as `read` returns them: at most [`DEFAULT_LIMIT`] without `limit`.
@@ -243,12 +132,17 @@ impl Lists {
         read: impl AsyncFnOnce(&mut Connection, Option<Id>, usize) -> Result<Vec<T>, db::Error>,
     ) -> Result<Response, Error> {
         let _share = self.reserve()?;
-        let limit = limit.unwrap_or(DEFAULT_LIMIT);
         // One more record than requested shows if there is another page.
-        let read = async |connection: &mut Connection| read(connection, after, limit + 1).await;
-        let mut records = self.database.run(read).await?;
-        let has_more = records.len() > limit;
-        records.truncate(limit);
+        let wanted = limit.unwrap_or(DEFAULT_LIMIT) + 1;
+        let read = async |connection: &mut Connection| read(connection, after, wanted).await;
+        let mut records = if wanted <= MAX_SMALL {
+            self.database.run(read).await?
+        } else {
+            let (cost, caller) = (Cost::Rows, self.caller);
+            self.database.read_large(cost, caller, read).await?
+        };
+        let has_more = records.len() == wanted;
+        records.truncate(wanted - 1);
         let end = records.last().filter(|_| has_more).map(id);
         self.linked(self.whole(&records)?, next, query, end)
     }
@@ -275,93 +169,192 @@ impl Lists {
 
     /// Responds with a list that was read as a whole.
     pub fn whole(&self, list: &impl Serialize) -> Result<Response, Error> {
-        self.counted(serde_json::to_vec(list).map_err(Error::internal)?)
+        let json = serde_json::to_vec(list).map_err(Error::internal)?;
+        let share = self.memory.take(self.address, json.len())?;
+        let mut pieces = Pieces::default();
+        pieces.push(json, share)?;
+        self.counted(pieces)
     }
 
-    /// Responds with a list that is counted until its bytes are sent. One that is compressed meanwhile is sent in parts, so that
-    /// other requests get their turn.
-    fn counted(&self, json: Vec<u8>) -> Result<Response, Error> {
-        if json.len() <= MAX_UNCOUNTED {
-            return Ok(json_response(Body::from(json)));
+    /// Responds with the pieces of a list, which are counted until they are sent.
+    fn counted(&self, Pieces { pieces, length }: Pieces) -> Result<Response, Error> {
+        let is_long = length > AT_ONCE;
+        let encoder = if is_long { self.encoder } else { 0 };
+        if is_long && encoder == 0 {
+            let pieces = pieces.into_iter();
+            let pieces =
+                pieces.map(|(json, share)| Ok::<_, Error>(counted(json, &Arc::new(share))));
+            let mut response = json_response(Body::from_stream(stream::iter(pieces)));
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+            return Ok(response);
         }
-        let is_short = json.len() <= AT_ONCE;
-        let encoder = if is_short { 0 } else { self.encoder };
-        let share = self.memory.take(self.address, json.len() + encoder)?;
-        let share = Arc::new(share);
-        let json = counted(json, &share);
-        let mut response = json_response(match encoder {
-            0 => Body::from(json),
-            _ => in_parts(json),
+        let (json, shares): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
+        if length <= MAX_UNCOUNTED {
+            return Ok(json_response(Body::from(json.concat())));
+        }
+        // One share, since a list with its encoder counts as much as one address may use at most.
+        drop(shares);
+        let share = Arc::new(self.memory.take(self.address, length + encoder)?);
+        if encoder == 0 {
+            let mut response = json_response(Body::from(counted(json.concat(), &share)));
+            response.extensions_mut().insert(share);
+            return Ok(response);
+        }
+        let (parts, sent) = mpsc::channel(1);
+        tokio::spawn(async move {
+            for json in json {
+                send_in_parts(&parts, counted(json, &share)).await;
+            }
         });
-        response.extensions_mut().insert(share);
-        Ok(response)
+        Ok(json_response(Body::from_stream(received(sent))))
     }
 
-    /// Takes memory for a list before it is read, so that a client that reads none of its responses soon causes no work.
+    /// Takes memory for a part before it is read, so that a client that reads none of its responses soon causes no work.
     fn reserve(&self) -> Result<Share, Exhausted> {
-        self.memory.take(self.address, RESERVED)
+        self.memory.take(self.address, LARGE_BYTES)
+    }
+}
+
+/// JSON of a list in pieces, each with its memory.
+#[derive(Default)]
+struct Pieces {
+    pieces: Vec<(Vec<u8>, Share)>,
+    /// Length of all in bytes.
+    length: usize,
+}
+
+impl Pieces {
+    /// Adds a piece, whose memory was taken before it was read. Fails if it has more than that, and the client uses its share.
+    fn push(&mut self, mut json: Vec<u8>, mut share: Share) -> Result<(), Exhausted> {
+        json.shrink_to_fit();
+        share.resize(json.len())?;
+        self.length += json.len();
+        self.pieces.push((json, share));
+        Ok(())
+    }
+}
+
+/// A list while its parts are read, one after the other.
+struct ListParts<F: Find> {
+    lists: Lists,
+    find: F,
+    /// Identifier that the next part follows.
+    after: Option<F::Id>,
+    /// Number of matches that are still wanted, one of them to see if there is another page; `None` for a whole list.
+    wanted: Option<usize>,
+    /// True if the next part may share a statement.
+    is_small: bool,
+    has_begun: bool,
+    has_ended: bool,
+}
+
+impl<F: Find> ListParts<F> {
+    fn new(lists: Lists, find: F, after: Option<F::Id>, limit: Option<usize>) -> Self {
+        let wanted = limit.map(|limit| limit + 1);
+        Self {
+            lists,
+            find,
+            after,
+            wanted,
+            is_small: wanted.is_none_or(|wanted| wanted <= MAX_SMALL),
+            has_begun: false,
+            has_ended: false,
+        }
     }
 
-    /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part at a time:
-    /// if the memory of lists is in use, the rest is not read.
-    async fn page<F: Find>(
-        &self,
-        find: &F,
-        mut after: Option<F::Id>,
-        limit: usize,
-    ) -> Result<(Vec<u8>, Option<F::Id>), Error> {
-        let mut share = self.reserve()?;
-        let (mut json, mut is_first) = (vec![b'['], true);
-        let (mut count, mut wanted) = (0, Pace::FIRST.0);
-        let end = loop {
-            // One more match than requested shows if there is another page.
-            wanted = wanted.min(limit + 1 - count);
-            let mut part = find.page(&self.database, after.clone(), wanted).await?;
-            let (found, before) = (part.items.len(), json.len());
-            part.items.truncate(limit - count);
-            for item in &part.items {
-                append::<F>(&mut json, slice::from_ref(item), &mut is_first)?;
-                // A page of large pets takes tens of milliseconds: other requests get their turn.
-                consume_budget().await;
-            }
-            count += found;
-            after = part.items.last().map(F::id).or(after);
-            if count > limit {
-                break after;
-            }
-            if found < wanted || part.continue_after.is_some() {
-                break part.continue_after;
-            }
-            drop(share);
-            share = self.memory.take(self.address, json.capacity())?;
-            wanted = Pace(found).after(found, json.len() - before).0;
+    /// Returns the matches of the next part, or `None` after the last one. A page also ends with a search that has cost much.
+    async fn next(&mut self) -> Result<Option<Vec<F::Item>>, db::Error> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        let most = if self.is_small { MAX_SMALL } else { MAX_PART };
+        let part = Part {
+            after: self.after.clone(),
+            limit: self.wanted.map_or(most, |wanted| wanted.min(most)),
+            is_small: self.is_small,
+            caller: self.lists.caller,
         };
-        json.push(b']');
-        json.shrink_to_fit();
-        Ok((json, end))
+        let Found { matches, rest } = self.find.find(&self.lists.database, part).await?;
+        self.is_small = false;
+        let is_page = self.wanted.is_some();
+        self.wanted = self.wanted.map(|wanted| wanted - matches.len());
+        self.has_ended = match rest {
+            Rest::None => true,
+            Rest::After(_) => self.wanted == Some(0),
+            Rest::Later(_) => is_page,
+        };
+        self.after = match rest {
+            Rest::None => None,
+            Rest::After(id) | Rest::Later(id) => Some(id),
+        };
+        Ok(Some(matches))
+    }
+
+    /// Returns matches as a piece of the JSON array.
+    async fn write(
+        has_begun: &mut bool,
+        matches: &[F::Item],
+        is_last: bool,
+    ) -> Result<Vec<u8>, Error> {
+        let mut json = Vec::new();
+        for found in matches {
+            json.push(if *has_begun { b',' } else { b'[' });
+            *has_begun = true;
+            F::write(found, &mut json).map_err(Error::internal)?;
+            // A part takes milliseconds: other requests get their turn.
+            consume_budget().await;
+        }
+        if is_last {
+            if !*has_begun {
+                json.push(b'[');
+            }
+            json.push(b']');
+        }
+        Ok(json)
+    }
+
+    /// Reads a page. Returns its pieces and, if there may be more matches, the identifier of the last one.
+    async fn page(mut self) -> Result<(Lists, Pieces, Option<F::Id>), Error> {
+        let (mut pieces, mut last) = (Pieces::default(), None);
+        while !self.has_ended {
+            let share = self.lists.reserve()?;
+            let mut matches = self.next().await?.unwrap_or_default();
+            let has_another = self.wanted == Some(0);
+            if has_another {
+                // It is on the next page.
+                matches.pop();
+            }
+            last = matches.last().map(F::id).or(last);
+            if has_another {
+                self.after.clone_from(&last);
+            }
+            let is_last = self.has_ended;
+            let json = Self::write(&mut self.has_begun, &matches, is_last).await?;
+            pieces.push(json, share)?;
+        }
+        Ok((self.lists, pieces, self.after))
     }
 
     /// Streams all matches. The first part is read before the response begins, so that most failures still get a status.
-    /// A later failure cuts the connection, which no client can mistake for the end.
-    async fn stream<F: Find>(self, find: F, after: Option<F::Id>) -> Result<Response, Error> {
-        let reserved = self.reserve()?;
-        let first_page = find.page(&self.database, after, Pace::FIRST.0).await?;
-        let mut is_first = true;
-        let mut first = vec![b'['];
-        append::<F>(&mut first, &first_page.items, &mut is_first)?;
-        let Some(last) = first_page.end(Pace::FIRST.0) else {
-            first.push(b']');
-            return self.counted(first);
-        };
+    /// A later failure cuts the connection, which no client can mistake for the end. PostgreSQL searches for a part while the one
+    /// before it is serialized and sent. No database connection is held while waiting for a slow client.
+    async fn stream(mut self) -> Result<Response, Error> {
+        let reserved = self.lists.reserve()?;
+        let first = self.next().await?.unwrap_or_default();
+        if self.has_ended {
+            let mut pieces = Pieces::default();
+            let json = Self::write(&mut self.has_begun, &first, true).await?;
+            pieces.push(json, reserved)?;
+            return self.lists.counted(pieces);
+        }
         drop(reserved);
-        let share = self.memory.take(self.address, STREAMED + self.encoder)?;
+        let share = (self.lists.memory).take(self.lists.address, STREAMED + self.lists.encoder)?;
         let share = Arc::new(share);
-        let pace = Pace::FIRST.after(first_page.items.len(), first.len());
-        let first = stream::once(std::future::ready(Ok(counted(first, &share))));
         let (parts, following) = mpsc::channel(1);
         let rest = async move {
             // Until the client disconnects.
-            let sending = self.send_rest(&find, last, pace, is_first, (&parts, &share));
+            let sending = self.send(first, &parts, &share);
             if let Some(Err(error)) = scope::until(parts.closed(), sending).await {
                 if error.is_database_outage() || !error.is_logged() {
                     tracing::warn!(%error, "failed to stream a list; closing the connection");
@@ -372,64 +365,46 @@ impl Lists {
             }
         };
         tokio::spawn(deadline::of_task(Box::pin(rest)).in_current_span());
-        let body = Body::from_stream(first.chain(received(following)));
-        Ok(json_response(body))
+        Ok(json_response(Body::from_stream(received(following))))
     }
 
-    /// Sends the parts after `last`, which hold the share. PostgreSQL searches for a part while the one before it is serialized
-    /// and sent. No database connection is held while waiting for a slow client.
-    async fn send_rest<F: Find>(
-        &self,
-        find: &F,
-        last: F::Id,
-        mut pace: Pace,
-        mut is_first: bool,
-        (parts, share): (&Sending, &Arc<Share>),
+    /// Sends matches and those of all further parts, which hold the share.
+    async fn send(
+        &mut self,
+        mut matches: Vec<F::Item>,
+        parts: &Sending,
+        share: &Arc<Share>,
     ) -> Result<(), Error> {
-        let find_page = |after, Pace(limit)| find.page(&self.database, Some(after), limit);
-        let mut matches = find_page(last, pace).await?;
-        let mut next_pace = pace;
+        let (memory, address) = (self.lists.memory.clone(), self.lists.address);
+        let mut has_begun = false;
         loop {
-            let end = matches.end(pace.0);
-            let (items, is_last) = (matches.items, end.is_none());
+            let is_last = self.has_ended;
             let send = async {
-                let mut json = Vec::with_capacity(AT_ONCE);
-                append::<F>(&mut json, &items, &mut is_first)?;
-                let next_pace = pace.after(items.len(), json.len());
-                drop(items);
-                if is_last {
-                    json.push(b']');
-                }
-                // Matches that are much larger than those before them.
-                let own_share = if json.len() > 2 * Pace::BYTES {
+                let mut json = Self::write(&mut has_begun, &matches, is_last).await?;
+                drop(mem::take(&mut matches));
+                // Matches that are much larger as JSON than they are stored.
+                let own_share = if json.len() > 2 * LARGE_BYTES {
                     json.shrink_to_fit();
-                    Some(Arc::new(self.memory.take(self.address, json.len())?))
+                    Some(Arc::new(memory.take(address, json.len())?))
                 } else {
                     None
                 };
                 let json = counted(json, own_share.as_ref().unwrap_or(share));
                 send_in_parts(parts, json).await;
-                Ok::<_, Error>(next_pace)
+                Ok::<_, Error>(())
             };
-            let Some(last) = end else {
-                return send.await.map(drop);
-            };
-            let (next, following_pace) = tokio::join!(find_page(last, next_pace), send);
-            (pace, next_pace) = (next_pace, following_pace?);
-            matches = next?;
+            let (next, ended) = tokio::join!(self.next(), send);
+            ended?;
+            match next? {
+                Some(next) => matches = next,
+                None => return Ok(()),
+            }
         }
     }
 }
 
 /// Channel to the body of a list.
 type Sending = mpsc::Sender<Result<Bytes, Error>>;
-
-/// Returns a body of the parts of a list.
-fn in_parts(list: Bytes) -> Body {
-    let (parts, sent) = mpsc::channel(1);
-    tokio::spawn(async move { send_in_parts(&parts, list).await });
-    Body::from_stream(received(sent))
-}
 
 /// Sends a list in parts of up to [`AT_ONCE`], so that its compression lets other requests have their turn. Ends if the client
 /// disconnects.
@@ -450,54 +425,9 @@ fn received<T>(channel: mpsc::Receiver<T>) -> impl Stream<Item = T> {
     received.fuse()
 }
 
-/// Number of matches per part of a list, chosen so that a part has about [`Pace::BYTES`].
-#[derive(Clone, Copy)]
-struct Pace(usize);
-
-impl Pace {
-    /// Small, so that the response begins early, and that pages of pets share a statement.
-    const FIRST: Self = Self(32);
-    /// Bounds what is read and not sent if the matches that follow have the maximum size of a pet.
-    const MOST: usize = 256;
-    const BYTES: usize = 256 << 10;
-
-    /// Returns the pace after a part of `items` matches in `bytes`.
-    fn after(self, items: usize, bytes: usize) -> Self {
-        match items {
-            0 => self,
-            _ => Self((Self::BYTES * items / bytes.max(1)).clamp(1, Self::MOST)),
-        }
-    }
-}
-
-/// Appends matches to a part of a JSON array. `is_first` is true if the array has no element yet.
-fn append<F: Find>(
-    json: &mut Vec<u8>,
-    items: &[F::Item],
-    is_first: &mut bool,
-) -> Result<(), Error> {
-    for item in items {
-        if !std::mem::take(is_first) {
-            json.push(b',');
-        }
-        F::write(item, json).map_err(Error::internal)?;
-    }
-    Ok(())
-}
-
 fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Returns the cursor of the matches after `id`. Opaque to clients, so that the format can change.
-pub fn cursor(id: impl Display) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(id.to_string())
-}
-
-/// Reads a cursor.
-pub fn read_cursor<Id: FromStr>(cursor: &str) -> Result<Id, Invalid> {
-    let bytes = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok();
-    bytes
-        .and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok())
-        .ok_or(Invalid::because("must be a cursor from a Link header"))
-}
+#[cfg(test)]
+mod tests;

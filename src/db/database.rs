@@ -17,7 +17,7 @@ use super::{
     pool::{self, Pool, Usage},
     pooler,
 };
-use crate::config;
+use crate::{config, domain::caller::CallerKey};
 
 /// Connection pool to one PostgreSQL, and the batchers on top of it. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -83,13 +83,14 @@ impl Database {
         self.0.pool.run(false, Duration::ZERO, work).await
     }
 
-    /// Runs `read`, which may return many rows or take much CPU, as one of a few at a time.
+    /// Runs `read`, which may return many rows or take much CPU, as one of a few at a time, in the turn of a caller.
     pub async fn read_large<T>(
         &self,
         cost: Cost,
+        caller: CallerKey,
         read: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let permit = self.0.pool.large_reads.acquire(cost).await?;
+        let permit = self.0.pool.large_reads.acquire(cost, caller).await?;
         let began = Instant::now();
         let result = self.run(read).await;
         if cost == Cost::Cpu {

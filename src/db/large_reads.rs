@@ -1,18 +1,16 @@
-//! Limits the concurrent reads of many rows to an eighth of the pool's connections, so that other statements do not wait for
-//! these, and searches that cost much CPU to one at a time, for a third of the time.
+//! Limits reads of many rows to one for each two cores at a time, so that other statements do not wait for these, and searches that
+//! cost much CPU to one at a time, for a third of the time. Callers get their turns ([`Turns`]).
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, thread::available_parallelism, time::Duration};
 
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::{sleep, timeout},
+use tokio::time::{sleep, timeout};
+
+use super::{
+    error::Error,
+    turns::{Permit, Turns},
 };
+use crate::domain::caller::CallerKey;
 
-use super::error::Error;
-
-/// Divisor of the number of connections. On two cores, beside four clients that read whole lists, a page of 20 takes three times as
-/// long as alone with an eighth of 16 connections, and five times with a quarter.
-const FRACTION: u32 = 8;
 /// Longest wait for a permit. It is longer than that for a statement: a list that is being sent is cut off if one of its parts
 /// cannot be read.
 const MAX_WAIT: Duration = Duration::from_secs(10);
@@ -30,38 +28,38 @@ pub enum Cost {
     Cpu,
 }
 
-/// Permits of large reads, in order of arrival. Clones share them.
+/// Permits of large reads. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct LargeReads {
-    of_rows: Arc<Semaphore>,
-    of_cpu: Arc<Semaphore>,
+    of_rows: Turns,
+    of_cpu: Turns,
 }
 
 impl LargeReads {
-    /// Creates the permits for a pool with this many connections.
-    pub fn new(connections: u32) -> Self {
+    /// Creates the permits for the cores of this machine, which PostgreSQL often shares: on two cores, with two permits in place of
+    /// one, a page of 20 beside clients that read pages of large pets takes three times as long.
+    pub fn new() -> Self {
+        let cores = available_parallelism().map_or(1, NonZeroUsize::get);
         Self {
-            of_rows: Arc::new(Semaphore::new(connections.div_ceil(FRACTION) as usize)),
-            of_cpu: Arc::new(Semaphore::new(1)),
+            of_rows: Turns::new((cores / 2).max(1)),
+            of_cpu: Turns::new(1),
         }
     }
 
     /// Waits for a permit, for up to [`MAX_WAIT`], which is not part of the time of the read's statements.
-    pub async fn acquire(&self, cost: Cost) -> Result<OwnedSemaphorePermit, Error> {
+    pub async fn acquire(&self, cost: Cost, caller: CallerKey) -> Result<Permit, Error> {
         let permits = match cost {
             Cost::Rows => &self.of_rows,
             Cost::Cpu => &self.of_cpu,
         };
-        match timeout(MAX_WAIT, Arc::clone(permits).acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            _ => Err(Error::Overloaded),
-        }
+        let permit = timeout(MAX_WAIT, permits.acquire(caller)).await;
+        permit.map_err(|_| Error::Overloaded)
     }
 }
 
 /// Returns the permit of a search that took this long; later, if it occupied PostgreSQL: searches have a third of a core, so that
 /// they do not delay the statements of others. A task waits, which a client does not end.
-pub(super) fn rest(permit: OwnedSemaphorePermit, took: Duration) {
+pub(super) fn rest(permit: Permit, took: Duration) {
     if took >= SHORT {
         tokio::spawn(async move {
             sleep(took.min(LONG) * 2).await;

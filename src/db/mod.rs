@@ -36,6 +36,7 @@ pub mod migrations;
 pub mod oauth;
 mod options;
 pub mod orders;
+mod parts;
 pub mod pets;
 mod pool;
 mod pooler;
@@ -45,6 +46,7 @@ pub mod scope;
 mod sequences;
 mod server;
 pub mod sessions;
+mod turns;
 pub mod usage;
 pub mod users;
 pub mod webhooks;
@@ -59,6 +61,7 @@ pub use self::{
     health::HealthCheck,
     large_reads::Cost,
     options::{ConnectOptions, parse_url, weak_tls_mode},
+    parts::{Found, LARGE_BYTES, MAX_SMALL, Part, Rest},
     pool::Usage,
     pooler::PLANNER_SETTINGS,
     server::{Server, ServerVersion},

@@ -78,7 +78,10 @@ impl Pool {
             .before_acquire(
                 move |connection, PoolConnectionMetadata { age, idle_for, .. }| {
                     let breaker = breaker.clone();
-                    Box::pin(async move { Ok(breaker.is_usable(connection, age, idle_for).await) })
+                    Box::pin(async move {
+                        let _held = Held::new();
+                        Ok(breaker.is_usable(connection, age, idle_for).await)
+                    })
                 },
             )
             .connect_lazy_with(connector.options.last().clone());
@@ -86,7 +89,7 @@ impl Pool {
             (config.max_connections as usize).saturating_mul(1 + MAX_QUEUED_PER_CONNECTION);
         Self {
             connector,
-            large_reads: LargeReads::new(config.max_connections),
+            large_reads: LargeReads::new(),
             committed: Arc::default(),
             connections,
             queue: Arc::new(Semaphore::new(queue_capacity)),

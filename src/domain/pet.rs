@@ -170,6 +170,12 @@ impl PetDetails {
         }
     }
 
+    /// Returns the size in bytes of the fields that can be large.
+    pub fn text_size(&self) -> usize {
+        let tags = self.tags.iter().filter_map(|tag| tag.name.as_ref());
+        text_size(&self.photo_urls) + tags.map(|name| name.as_str().len()).sum::<usize>()
+    }
+
     /// Checks that the pet has at most [`MAX_SIZE`] bytes.
     pub fn check_size(&self) -> Result<(), Invalid> {
         const ID: usize = r#""id":9007199254740991,"#.len();
@@ -181,6 +187,11 @@ impl PetDetails {
         }
         Ok(())
     }
+}
+
+/// Returns the size of URLs in bytes.
+pub fn text_size(urls: &[PhotoUrl]) -> usize {
+    urls.iter().map(|url| url.as_str().len()).sum()
 }
 
 /// Change of a stored pet.

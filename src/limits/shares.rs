@@ -57,28 +57,8 @@ impl Shares {
 
     /// Takes an amount, at most that of one address, if that much is left. An unknown address counts only in total.
     pub fn take(&self, address: Option<AddressKey>, amount: usize) -> Result<Share, Exhausted> {
-        let Inner {
-            max,
-            max_per_address,
-            ..
-        } = *self.0;
-        let amount = amount.min(max_per_address);
-        let most = max - max / 4;
-        let mut used = self.0.used();
-        let total = used.total.checked_add(amount).filter(|it| *it <= max);
-        let total = total.ok_or(Exhausted::InTotal)?;
-        if let Some(address) = address {
-            let of_address = used.by_address.get(&address).copied().unwrap_or_default() + amount;
-            if of_address > max_per_address.min(most) {
-                return Err(Exhausted::ByClient);
-            }
-            if total > most && of_address > max_per_address.div_ceil(8) {
-                return Err(Exhausted::InTotal);
-            }
-            used.by_address.insert(address, of_address);
-        }
-        used.total = total;
-        drop(used);
+        let amount = amount.min(self.0.max_per_address);
+        self.0.add(address, amount)?;
         Ok(Share {
             shares: self.clone(),
             address,
@@ -97,7 +77,56 @@ impl Shares {
     }
 }
 
+impl Share {
+    /// Changes the amount. If more is not left, it stays as it is.
+    pub fn resize(&mut self, amount: usize) -> Result<(), Exhausted> {
+        match amount.checked_sub(self.amount) {
+            Some(more) => self.shares.0.add(self.address, more)?,
+            None => self.shares.0.remove(self.address, self.amount - amount),
+        }
+        self.amount = amount;
+        Ok(())
+    }
+}
+
 impl Inner {
+    fn add(&self, address: Option<AddressKey>, amount: usize) -> Result<(), Exhausted> {
+        let Self {
+            max,
+            max_per_address,
+            ..
+        } = *self;
+        let most = max - max / 4;
+        let mut used = self.used();
+        let total = used.total.checked_add(amount).filter(|it| *it <= max);
+        let total = total.ok_or(Exhausted::InTotal)?;
+        if let Some(address) = address {
+            let of_address = used.by_address.get(&address).copied().unwrap_or_default() + amount;
+            if of_address > max_per_address.min(most) {
+                return Err(Exhausted::ByClient);
+            }
+            if total > most && of_address > max_per_address.div_ceil(8) {
+                return Err(Exhausted::InTotal);
+            }
+            used.by_address.insert(address, of_address);
+        }
+        used.total = total;
+        Ok(())
+    }
+
+    fn remove(&self, address: Option<AddressKey>, amount: usize) {
+        let mut used = self.used();
+        used.total -= amount;
+        if let Some(address) = address
+            && let Some(of_address) = used.by_address.get_mut(&address)
+        {
+            *of_address -= amount;
+            if *of_address == 0 {
+                used.by_address.remove(&address);
+            }
+        }
+    }
+
     fn used(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,16 +134,7 @@ impl Inner {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut used = self.shares.0.used();
-        used.total -= self.amount;
-        if let Some(address) = self.address
-            && let Some(amount) = used.by_address.get_mut(&address)
-        {
-            *amount -= self.amount;
-            if *amount == 0 {
-                used.by_address.remove(&address);
-            }
-        }
+        self.shares.0.remove(self.address, self.amount);
     }
 }
 

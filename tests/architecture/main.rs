@@ -37,12 +37,12 @@ const RESOURCES: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
     &["state", "error", "body", "extract", "openapi", "compression", "conditional", "credentials", "fields", "idempotency",
-      "kinds", "operations", "paging", "problem", "request_context", "response", "scopes"];
+      "kinds", "list_parameters", "operations", "paging", "problem", "request_context", "response", "scopes"];
 
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =
     &["administration", "batch", "breaker", "codec", "connect", "database", "deadline", "error", "large_reads", "options",
-      "pool", "pooler", "record", "scope", "sequences"];
+      "parts", "pool", "pooler", "record", "scope", "sequences", "turns"];
 
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]

@@ -2,7 +2,7 @@
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use pet_inventory::{
-    api::paging::{cursor, read_cursor},
+    api::list_parameters::{cursor, read_cursor},
     domain::id::PetId,
 };
 

@@ -22,8 +22,9 @@ use super::{
     error::Error,
     extract::{Parameters, Query},
     fields::Violations,
+    list_parameters::{parse_distinct, parse_limit},
     operations::Operations,
-    paging::{Lists, parse_distinct, parse_limit},
+    paging::Lists,
     request_context::{CurrentCaller, RequestContext},
     state::AppState,
 };
@@ -130,8 +131,7 @@ async fn list(
         after: last.or(after),
     };
     if is_stream {
-        let address = context.client_address();
-        return stream::open(state, wanted, &caller, address, &headers).await;
+        return stream::open(state, wanted, &caller, &context, &headers).await;
     }
     let filter = wanted.filter(&caller);
     let start = if is_descending {
@@ -139,10 +139,13 @@ async fn list(
     } else {
         Start::After(after.unwrap_or_default())
     };
-    let read = state.database.read_large(Cost::Rows, async |connection| {
-        db::changes::publish_all(connection).await?;
-        db::changes::page(connection, start, &filter, limit).await
-    });
+    let reader = context.caller_key();
+    let read = state
+        .database
+        .read_large(Cost::Rows, reader, async |connection| {
+            db::changes::publish_all(connection).await?;
+            db::changes::page(connection, start, &filter, limit).await
+        });
     let page: Result<Page, _> = read.await?;
     let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
     let changes = changes.into_iter().map(|change| {

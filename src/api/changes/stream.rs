@@ -12,22 +12,27 @@ use axum::{
 };
 use bytes::BytesMut;
 use futures_util::stream;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
+use tracing::Instrument as _;
 
 use super::wanted::Wanted;
 use crate::{
     api::{
         credentials::{API_KEY, credentials},
         error::Error,
+        request_context::RequestContext,
         state::AppState,
     },
     db::{
         self, Cost,
         changes::{Filter, Page, Start},
+        deadline, scope,
     },
     domain::{
-        address::AddressKey,
-        caller::{Caller, Scope},
+        caller::{Caller, CallerKey, Scope},
         change::{Change, Position},
     },
     feed::{Batch, End, Event, Subscription},
@@ -48,11 +53,14 @@ pub async fn open(
     state: AppState,
     wanted: Wanted,
     caller: &Caller,
-    address: Option<AddressKey>,
+    context: &RequestContext,
     headers: &HeaderMap,
 ) -> Result<Response, Error> {
     const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-    let share = state.concurrency.change_streams.take(address, 1)?;
+    let share = state
+        .concurrency
+        .change_streams
+        .take(context.client_address(), 1)?;
     let subscription = state.feed.subscribe().await?;
     let mut stream = ChangeStream {
         filter: wanted.filter(caller),
@@ -60,6 +68,7 @@ pub async fn open(
             .iter()
             .filter_map(|name| headers.get(name).map(|value| (name.clone(), value.clone())))
             .collect(),
+        reader: context.caller_key(),
         position: Position::default(),
         batch: Arc::new([]),
         next: 0,
@@ -103,6 +112,8 @@ struct ChangeStream {
     credentials: HeaderMap,
     wanted: Wanted,
     filter: Filter,
+    /// Caller in whose turn pages are read.
+    reader: CallerKey,
     /// Last position that was looked at.
     position: Position,
     batch: Batch,
@@ -218,14 +229,24 @@ impl ChangeStream {
         None
     }
 
-    /// Reads the next page, as one of a few large reads: a page looks at up to 10,000 changes.
+    /// Reads the next page, as one of a few large reads: a page looks at up to 10,000 changes. A task does, so that its statement ends
+    /// if the client disconnects.
     async fn read_page(&mut self) -> Result<(), Error> {
-        let database = &self.state.database;
-        let read = database.read_large(Cost::Rows, async |connection| {
-            db::changes::publish_all(connection).await?;
-            db::changes::page(connection, Start::After(self.position), &self.filter, PAGE).await
-        });
-        let page: Result<Page, _> = read.await?;
+        let (database, reader) = (self.state.database.clone(), self.reader);
+        let (position, filter) = (self.position, self.filter.clone());
+        let read = async move {
+            let read = database.read_large(Cost::Rows, reader, async |connection| {
+                db::changes::publish_all(connection).await?;
+                db::changes::page(connection, Start::After(position), &filter, PAGE).await
+            });
+            read.await
+        };
+        let (_reading, dropped) = oneshot::channel::<()>();
+        let cancelled = async { drop(dropped.await) };
+        let read = Box::pin(scope::until(cancelled, read));
+        let read = tokio::spawn(deadline::of_task(read).in_current_span());
+        let page = read.await.map_err(Error::internal)?;
+        let page: Result<Page, _> = page.unwrap_or(Err(db::Error::TimedOut))?;
         let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
         if changes.is_empty() {
             if next == self.position {

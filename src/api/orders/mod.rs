@@ -15,8 +15,9 @@ use super::{
     extract::{Json, MergePatch, Path, Query},
     fields::Violations,
     idempotency::Idempotency,
+    list_parameters::{SortParameter, Window, parse_distinct, read_sort},
     operations::{BASE, Operations},
-    paging::{self, Lists, SortParameter, Window, read_sort},
+    paging::Lists,
     request_context::CurrentCaller,
     response::{self, ApiResponse},
     state::Links,
@@ -146,7 +147,7 @@ async fn list(
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let mut statuses = paging::parse_distinct(&mut violations, &query, "status");
+    let mut statuses = parse_distinct(&mut violations, &query, "status");
     if query.list("status").is_empty() {
         statuses = Status::ALL.to_vec();
     }

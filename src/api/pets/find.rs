@@ -10,12 +10,13 @@ use crate::{
         error::Error,
         extract::{Parameters, Query},
         fields::Violations,
-        paging::{self, Find, Lists, Page, SortParameter, Window, read_sort},
+        list_parameters::{SortParameter, Window, names, parse_distinct, read_sort},
+        paging::{Find, Lists},
         response,
     },
     db::{
-        self, Cost, Database,
-        pets::{NamePosition, NameSearch, PetListing, Range, Searched},
+        self, Database, Found, Part,
+        pets::{FoundByName, NamePosition, NameSearch, PetListing},
     },
     domain::{
         Invalid,
@@ -55,7 +56,7 @@ struct PetPage(Vec<Pet>);
 pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
     let name = query.optional(&mut violations, "name", str::parse::<PetName>);
-    let mut statuses = paging::parse_distinct(&mut violations, &query, "status");
+    let mut statuses = parse_distinct(&mut violations, &query, "status");
     if statuses.len() == Status::ALL.len() {
         statuses.clear();
     }
@@ -133,7 +134,7 @@ pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Respo
     if query.list("status").is_empty() {
         violations.add("status", "is required");
     }
-    let statuses = paging::parse_distinct(&mut violations, &query, "status");
+    let statuses = parse_distinct(&mut violations, &query, "status");
     let window = Window::read(violations, &query)?;
     let next = ("/pet/findByStatus", &["status"][..]);
     let filter = Filter::Status(statuses);
@@ -181,7 +182,7 @@ fn tag_names(
     query: &Parameters,
     parameter: &'static str,
 ) -> Vec<String> {
-    let mut names = paging::names(violations, query, parameter);
+    let mut names = names(violations, query, parameter);
     names.sort_unstable();
     names.dedup();
     // A name that no tag can have is reported, rather than matched with nothing.
@@ -224,34 +225,15 @@ impl Find for Filter {
     type Item = Pet;
     type Id = PetId;
 
-    async fn page(
-        &self,
-        database: &Database,
-        after: Option<PetId>,
-        limit: usize,
-    ) -> Result<Page<Self>, db::Error> {
-        let range = Range { after, limit };
-        let pets = match self {
-            Self::Listing(listing) => db::pets::list(database, listing, range).await?,
-            Self::Status(statuses) => db::pets::find_by_status(database, statuses, range).await?,
+    async fn find(&self, database: &Database, part: Part) -> Result<Found<Pet>, db::Error> {
+        match self {
+            Self::Listing(listing) => db::pets::list(database, listing, part).await,
+            Self::Status(statuses) => db::pets::find_by_status(database, statuses, part).await,
             Self::AnyTag(names) => {
-                db::pets::find_by_any_tag(database, Arc::clone(names), range).await?
+                db::pets::find_by_any_tag(database, Arc::clone(names), part).await
             }
-            Self::AllTags(names) => {
-                let searched = database.read_large(Cost::Cpu, async |connection| {
-                    db::pets::find_by_all_tags(connection, names, range).await
-                });
-                let Searched {
-                    pets,
-                    continue_after,
-                } = searched.await?;
-                return Ok(Page {
-                    items: pets,
-                    continue_after,
-                });
-            }
-        };
-        Ok(pets.into())
+            Self::AllTags(names) => db::pets::find_by_all_tags(database, names, part).await,
+        }
     }
 
     fn id(pet: &Pet) -> PetId {
@@ -267,18 +249,12 @@ impl Find for NameSearch {
     type Item = (NamePosition, Pet);
     type Id = NamePosition;
 
-    async fn page(
+    async fn find(
         &self,
         database: &Database,
-        after: Option<NamePosition>,
-        limit: usize,
-    ) -> Result<Page<Self>, db::Error> {
-        let range = Range { after, limit };
-        let found = db::pets::find_by_name(database, self, range).await?;
-        Ok(Page {
-            items: found.pets,
-            continue_after: found.continue_after,
-        })
+        part: Part<NamePosition>,
+    ) -> Result<FoundByName, db::Error> {
+        db::pets::find_by_name(database, self, part).await
     }
 
     fn id((position, _): &Self::Item) -> NamePosition {

@@ -44,6 +44,8 @@ use crate::trace_context;
 pub(super) const KINDS: u32 = 9;
 /// Maximum number of requests in one statement. With 32 a batcher is slower, with more than 128 it is no faster.
 const MAX_BATCH_SIZE: usize = 128;
+/// Number of bytes of requests after which a batch ends.
+const MAX_BATCH_BYTES: usize = 256 << 10;
 /// Maximum number of queued requests; further requests are refused.
 const MAX_QUEUED: usize = 4096;
 /// Lock timeout of a batch that changes rows: the lock of one request delays all. They are then retried separately.
@@ -60,6 +62,11 @@ pub(super) trait BatchedStatement: Sized + 'static {
     const SUMMARY: &'static str;
     /// True if no row is locked. Then only a lock of the whole table can delay a batch, and a retry would meet it too.
     const IS_READ_ONLY: bool = false;
+
+    /// Returns the size of a request in bytes, for kinds of which some are large.
+    fn size(_: &Self::Input) -> usize {
+        0
+    }
 
     /// Compares two requests by the order in which a statement is to process them; by default in order of arrival.
     fn compare(_: &Self::Input, _: &Self::Input) -> Ordering {
@@ -311,9 +318,24 @@ async fn serve<B: BatchedStatement>(
         state.queued.fetch_sub(items.len(), Relaxed);
         state.is_idle.store(false, Relaxed);
         state.is_busy.store(true, Relaxed);
-        execute_batch(&mut items, &mut connection, &context, &batch_sizes).await;
+        while !items.is_empty() {
+            let following = items.split_off(number_within_bytes(&items));
+            execute_batch(&mut items, &mut connection, &context, &batch_sizes).await;
+            items = following;
+        }
     }
     connection.close_if_idle_for(Duration::ZERO).await;
+}
+
+/// Returns the number of requests, at least one, of which the last one may exceed [`MAX_BATCH_BYTES`].
+fn number_within_bytes<B: BatchedStatement>(items: &[BatchItem<B>]) -> usize {
+    let mut bytes = 0;
+    let within = items.iter().take_while(|item| {
+        let has_room = bytes < MAX_BATCH_BYTES;
+        bytes += B::size(&item.input);
+        has_room
+    });
+    within.count()
 }
 
 /// Connection of a batcher. It is opened on demand, and closed after a failure.

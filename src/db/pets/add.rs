@@ -82,6 +82,10 @@ impl BatchedStatement for Inserts {
 
     const SUMMARY: &'static str = "INSERT pets";
 
+    fn size(addition: &Addition) -> usize {
+        addition.pet.details.text_size()
+    }
+
     fn needs_transaction(additions: &[Addition]) -> bool {
         additions.iter().any(|addition| addition.pet.id.is_some())
     }

@@ -25,7 +25,7 @@ use crate::{
         condition::{Conditions, Tags},
         id::PetId,
         image::ImageId,
-        pet::{Change, Pet, PetDetails, PhotoUrl, Refusal, Status, Version},
+        pet::{Change, Pet, PetDetails, PhotoUrl, Refusal, Status, Version, text_size},
     },
 };
 
@@ -131,6 +131,15 @@ impl BatchedStatement for Changes {
     type Output = ChangeOutcome;
 
     const SUMMARY: &'static str = "UPDATE pets";
+
+    fn size(request: &ChangeRequest) -> usize {
+        match &request.change {
+            Change::Replace { details, .. } => details.text_size(),
+            Change::Patch(patch) => patch.photo_urls.as_deref().map_or(0, text_size),
+            Change::PhotoUrls(urls) => text_size(urls),
+            Change::Delete => 0,
+        }
+    }
 
     fn needs_transaction(requests: &[ChangeRequest]) -> bool {
         match requests {

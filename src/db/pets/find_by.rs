@@ -3,8 +3,8 @@
 //! Invariants:
 //! - The form of each query fixes the indexes that it uses, so that its speed depends neither on statistics nor on the
 //!   number of matches: ranges of one index each, no longer than the page, and one lookup by key per pet.
-//! - Small pages share a statement; larger ones would delay the others, and have a statement of their own, of which a few
-//!   are executed at a time.
+//! - Small parts share a statement; larger ones would delay the others, and have a statement of their own, of which few are
+//!   executed at a time.
 //!
 //! Triggers on `pets` keep `pet_tags` (migrations 0203, 0211 and 0212). Queries are public for the test that reads their plans.
 
@@ -23,16 +23,11 @@ use crate::{
         deadline::with_timeout,
         error::Error,
         large_reads::Cost,
+        parts::{Found, Part, Reader, pet_bytes, within_bytes},
     },
-    domain::{
-        id::PetId,
-        pet::{Pet, Status},
-    },
+    domain::pet::{Pet, Status},
 };
 
-/// Maximum number of pets of a page that shares a statement, so that a batch of 128 pages is read within milliseconds: 32, and one
-/// more that shows if there is another page.
-pub(super) const MAX_SHARED_LIMIT: usize = 33;
 /// Maximum number of tag names of a page that shares a statement.
 pub(super) const MAX_SHARED_NAMES: usize = 8;
 /// Maximum number of index entries that a page of pets with all of several tags reads, which takes some 15 ms.
@@ -40,65 +35,45 @@ const MAX_STEPS: i32 = 2_000;
 /// Maximum number of tags that it looks for in the pets: to look for 100 among 100 takes up to 0.1 ms.
 const MAX_COMPARISONS: i32 = 50_000;
 
-/// First matches after `after`, by identifier or by name.
-#[derive(Debug, Clone, Copy)]
-pub struct Range<Id = PetId> {
-    /// Identifier that the matches follow; `None` for the first page.
-    pub after: Option<Id>,
-    /// Maximum number of matches.
-    pub limit: usize,
-}
-
-impl<Id> Range<Id> {
-    pub(super) fn limit(&self) -> i64 {
-        i64::try_from(self.limit).unwrap_or(i64::MAX)
-    }
-}
-
-impl Range {
-    fn after(&self) -> i64 {
-        self.after.map_or(0, PetId::get)
-    }
-}
-
-/// Returns the pets of `range` with one of `statuses`.
+/// Returns the pets of `part` with one of `statuses`.
 pub async fn find_by_status(
     database: &Database,
     statuses: &[Status],
-    range: Range,
-) -> Result<Vec<Pet>, Error> {
+    part: Part,
+) -> Result<Found<Pet>, Error> {
     let is_every_status = Status::ALL.iter().all(|status| statuses.contains(status));
     let names = statuses.iter().filter(|_| !is_every_status);
     let names = names.map(|status| status.as_str().to_owned()).collect();
-    find_page::<PagesByStatus>(database, Search { names, range }).await
+    find_part::<PagesByStatus>(database, Search { names, part }).await
 }
 
-/// Returns the pets of `range` with any of the tags `names`.
+/// Returns the pets of `part` with any of the tags `names`.
 pub async fn find_by_any_tag(
     database: &Database,
     names: Arc<[String]>,
-    range: Range,
-) -> Result<Vec<Pet>, Error> {
-    find_page::<PagesByTag>(database, Search { names, range }).await
+    part: Part,
+) -> Result<Found<Pet>, Error> {
+    find_part::<PagesByTag>(database, Search { names, part }).await
 }
 
-async fn find_page<B: BatchedStatement<Input = Search, Output = Vec<Pet>>>(
+async fn find_part<B: BatchedStatement<Input = Search, Output = Found<Pet>>>(
     database: &Database,
     search: Search,
-) -> Result<Vec<Pet>, Error> {
-    if search.range.limit <= MAX_SHARED_LIMIT && search.names.len() <= MAX_SHARED_NAMES {
+) -> Result<Found<Pet>, Error> {
+    if search.part.is_small && search.names.len() <= MAX_SHARED_NAMES {
         return database.batchers().execute::<B>(search).await;
     }
-    let found = database.read_large(Cost::Rows, async |it| B::execute_one(it, search).await);
-    found.await
+    let caller = search.part.caller;
+    let find = async |it: &mut Connection| B::execute_one(it, search).await;
+    database.read_large(Cost::Rows, caller, find).await
 }
 
-/// Search for the pets of a range that have any of several names.
+/// Search for the pets of a part that have any of several names.
 #[derive(Debug, Clone)]
 pub(super) struct Search {
     /// Names of statuses or tags, without duplicates. No name of a status stands for all of them.
     names: Arc<[String]>,
-    range: Range,
+    part: Part,
 }
 
 /// Statement that reads the pages by status of several requests.
@@ -106,7 +81,7 @@ pub(super) struct PagesByStatus;
 
 impl BatchedStatement for PagesByStatus {
     type Input = Search;
-    type Output = Vec<Pet>;
+    type Output = Found<Pet>;
 
     const SUMMARY: &'static str = "SELECT pets by status";
     const IS_READ_ONLY: bool = true;
@@ -124,7 +99,7 @@ pub(super) struct PagesByTag;
 
 impl BatchedStatement for PagesByTag {
     type Input = Search;
-    type Output = Vec<Pet>;
+    type Output = Found<Pet>;
 
     const SUMMARY: &'static str = "SELECT pets by tag";
     const IS_READ_ONLY: bool = true;
@@ -143,11 +118,11 @@ macro_rules! pages {
         concat!(
             "select ",
             pet_columns!(),
-            ", page
-    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[]) with ordinality
-         as search (first_name, last_name, after, size, page)
+            ", bytes, page
+    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
+         as search (first_name, last_name, after, size, max_bytes, page)
     cross join lateral (select pet.* from ",
-            $matches,
+            within_bytes!($matches, "id", "max_bytes"),
             ") pet"
         )
     };
@@ -169,7 +144,7 @@ pub const FIND_BY_STATUS: &str = pages!(
              ) of_status
              order by of_status.id
              limit size)
-        ) pet"
+        )"
 );
 
 /// Query that merges one range of the primary key of `pet_tags` per tag. `offset 0` keeps the lookup of each pet from being
@@ -188,11 +163,11 @@ pub const FIND_BY_ANY_TAG: &str = pages!(
             order by pet_id
             limit size
         ) match
-        cross join lateral (select * from pets where id = pet_id offset 0) pet"
+        cross join lateral (select * from pets where id = pet_id offset 0)"
 );
 
 /// Returns the page of each search. Drains `searches`, unless the statement fails.
-async fn find_pages<B: BatchedStatement<Input = Search, Output = Vec<Pet>>>(
+async fn find_pages<B: BatchedStatement<Input = Search, Output = Found<Pet>>>(
     connection: &mut Connection,
     statement: &'static str,
     searches: &mut Vec<Search>,
@@ -205,25 +180,26 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = Vec<Pet>>>(
         names.extend(search.names.iter().map(String::as_str));
         last.push(i32::try_from(names.len()).unwrap_or(i32::MAX));
     }
-    let ranges = || searches.iter().map(|search| search.range);
-    let mut pages: Vec<_> = ranges()
-        .map(|range| Vec::with_capacity(range.limit))
-        .collect();
+    let parts = || searches.iter().map(|search| search.part);
+    let mut pages: Vec<_> = parts().map(|part| Reader::new(&part)).collect();
     let mut rows = sqlx::query(statement)
         .bind(names)
         .bind(first)
         .bind(last)
-        .bind(ranges().map(|range| range.after()).collect::<Vec<_>>())
-        .bind(ranges().map(|range| range.limit()).collect::<Vec<_>>())
+        .bind(parts().map(|part| part.after()).collect::<Vec<_>>())
+        .bind(parts().map(|part| part.limit()).collect::<Vec<_>>())
+        .bind(parts().map(|part| part.bytes()).collect::<Vec<_>>())
         .fetch(connection);
     let read = async {
         while let Some(row) = rows.try_next().await? {
             let page: i64 = row.try_get("page")?;
             let page = usize::try_from(page - 1).unwrap_or(usize::MAX);
             if let Some(page) = pages.get_mut(page) {
-                page.push(Pet::from_row(&row)?);
+                let pet = Pet::from_row(&row)?;
+                let id = pet.id;
+                page.add(&row, pet, id)?;
             }
-            // A page of large pets takes tens of milliseconds: other requests get their turn.
+            // A part of large pets takes milliseconds: other requests get their turn.
             consume_budget().await;
         }
         Ok(())
@@ -231,46 +207,49 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = Vec<Pet>>>(
     with_timeout(read).await?;
     drop(rows);
     searches.clear();
-    let results = pages.into_iter().map(|mut page| {
-        // A join promises no order. These are sorted already, which costs one comparison per pet.
-        page.sort_by_key(|pet: &Pet| pet.id);
-        BatchResult::Done(page)
-    });
-    Ok(results.collect())
+    // The window function has sorted the pets of each.
+    let found = pages
+        .into_iter()
+        .map(|page| BatchResult::Done(page.finish(None)));
+    Ok(found.collect())
 }
 
-/// What a search for pets with all of several tags has found.
-#[derive(Debug, Default)]
-pub struct Searched {
-    /// The matches.
-    pub pets: Vec<Pet>,
-    /// Set if the search ended early, because it has cost much: the identifier after which it continues.
-    pub continue_after: Option<PetId>,
-}
-
-/// Returns pets of `range` with all of the tags `names`, which are distinct.
+/// Returns pets of `part` with all of the tags `names`, which are distinct. The search ends early when it has cost much.
 pub async fn find_by_all_tags(
+    database: &Database,
+    names: &[String],
+    part: Part,
+) -> Result<Found<Pet>, Error> {
+    let read =
+        async |connection: &mut Connection| read_with_all_tags(connection, names, part).await;
+    database.read_large(Cost::Cpu, part.caller, read).await
+}
+
+async fn read_with_all_tags(
     connection: &mut Connection,
     names: &[String],
-    range: Range,
-) -> Result<Searched, Error> {
+    part: Part,
+) -> Result<Found<Pet>, Error> {
     let steps =
         MAX_STEPS.min(MAX_COMPARISONS / i32::try_from(names.len()).unwrap_or(i32::MAX).max(1));
     let mut rows = sqlx::query(FIND_BY_ALL_TAGS)
         .bind(names)
-        .bind(range.after())
-        .bind(range.limit())
+        .bind(part.after())
+        .bind(part.limit())
         .bind(steps)
+        .bind(part.bytes())
         .fetch(connection);
     let read = async {
-        let mut searched = Searched::default();
+        let (mut reader, mut ended_after) = (Reader::new(&part), None);
         while let Some(row) = rows.try_next().await? {
             if row.try_get("is_match")? {
-                searched.pets.push(Pet::from_row(&row)?);
+                let pet = Pet::from_row(&row)?;
+                let id = pet.id;
+                reader.add(&row, pet, id)?;
             }
-            searched.continue_after = row.try_get("continue_after")?;
+            ended_after = row.try_get("continue_after")?;
         }
-        Ok(searched)
+        Ok(reader.finish(ended_after))
     };
     with_timeout(read).await
 }
@@ -301,10 +280,17 @@ pub const FIND_BY_ALL_TAGS: &str = concat!(
     select ",
     pet_columns!(),
     ",
-           id is not null as is_match,
+           bytes, id is not null as is_match,
            case when number = $4 then candidate end as continue_after
-    from step
-    left join lateral (select * from pets where id = candidate offset 0) pet on has_all
-    where number = $4 or has_all
-    order by number"
+    from ",
+    within_bytes!(
+        "(
+        select number, candidate, pet.* from step
+        left join lateral (select * from pets where id = candidate offset 0) pet on has_all
+        where number = $4 or has_all
+    )",
+        "number",
+        "$5"
+    ),
+    " order by number"
 );

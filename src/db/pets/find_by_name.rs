@@ -10,11 +10,15 @@ use std::{fmt, str::FromStr};
 use futures_util::TryStreamExt as _;
 use sqlx::{FromRow as _, Row as _};
 
-use super::find_by::{MAX_SHARED_LIMIT, Range};
 use crate::{
     db::{
-        codec::pet_columns, connect::Connection, database::Database, deadline::with_timeout,
-        error::Error, large_reads::Cost,
+        codec::pet_columns,
+        connect::Connection,
+        database::Database,
+        deadline::with_timeout,
+        error::Error,
+        large_reads::Cost,
+        parts::{Found, Part, Reader, pet_bytes, within_bytes},
     },
     domain::{
         Invalid, end_of_prefix,
@@ -68,30 +72,24 @@ pub struct NameSearch {
     pub tags: Vec<String>,
 }
 
-/// Result of a search by name.
-#[derive(Debug, Default)]
-pub struct FoundByName {
-    /// The matches, in the order of their positions.
-    pub pets: Vec<(NamePosition, Pet)>,
-    /// Set if the search ended early, because it has looked at many pets without the tags: the position after which it continues.
-    pub continue_after: Option<NamePosition>,
-}
+/// Pets in the order of their positions.
+pub type FoundByName = Found<(NamePosition, Pet), NamePosition>;
 
-/// Returns the pets of `range` that a search matches, in the order of their names.
+/// Returns the pets of `part` that a search matches, in the order of their names. The search ends early when it has looked at many pets
+/// without the tags.
 pub async fn find_by_name(
     database: &Database,
     search: &NameSearch,
-    range: Range<NamePosition>,
+    part: Part<NamePosition>,
 ) -> Result<FoundByName, Error> {
-    let is_small = range.limit <= MAX_SHARED_LIMIT;
-    let find = async |connection: &mut Connection| read(connection, search, range).await;
-    if !search.tags.is_empty() {
-        return database.read_large(Cost::Cpu, find).await;
-    }
-    if is_small {
-        return database.run(find).await;
-    }
-    database.read_large(Cost::Rows, find).await
+    let cost = if search.tags.is_empty() {
+        Cost::Rows
+    } else {
+        Cost::Cpu
+    };
+    let caller = part.caller;
+    let find = async |connection: &mut Connection| read(connection, search, part).await;
+    database.read_large(cost, caller, find).await
 }
 
 /// Rows that merge one range of the index per status, up to a limit, in the order of the names. The conditions and the order have
@@ -121,34 +119,48 @@ macro_rules! by_name {
 pub const FIND_BY_NAME: &str = concat!(
     "select ",
     pet_columns!(),
-    ", folded_name as position_name, id as position_id, true as is_match, false as is_last
+    ", bytes, folded_name as position_name, id as position_id, true as is_match, false as is_last
     from ",
-    by_name!("$5")
+    within_bytes!(
+        concat!("(select of_status.* from ", by_name!("$5"), ")"),
+        "folded_name, id",
+        "$6"
+    )
 );
 
-/// Query like [`FIND_BY_NAME`], which looks at the first $7 pets and returns those with any of the tags $6, and the last of them.
+/// Query like [`FIND_BY_NAME`], which looks at the first $8 pets and returns those with any of the tags $7, and the last of them.
 #[doc(hidden)]
 pub const FIND_BY_NAME_AND_TAG: &str = concat!(
     "select ",
     pet_columns!(),
-    ", position_name, position_id, is_match, number = $7 as is_last
-    from (
-        select id as position_id, folded_name as position_name, tag_names && $6 as is_match,
-               row_number() over (order by folded_name, id) as number
-        from ",
-    by_name!("$7"),
-    "
-    ) looked_at
-    left join lateral (select * from pets where id = position_id offset 0) pet on is_match
-    where is_match or number = $7
-    order by number
-    limit $5"
+    ", bytes, position_name, position_id, is_match, number = $8 as is_last
+    from ",
+    within_bytes!(
+        concat!(
+            "(
+        select position_name, position_id, is_match, number, pet.*
+        from (
+            select id as position_id, folded_name as position_name, tag_names && $7 as is_match,
+                   row_number() over (order by folded_name, id) as number
+            from ",
+            by_name!("$8"),
+            "
+        ) looked_at
+        left join lateral (select * from pets where id = position_id offset 0) pet on is_match
+        where is_match or number = $8
+        order by number
+        limit $5)"
+        ),
+        "number",
+        "$6"
+    ),
+    " order by number"
 );
 
 async fn read(
     connection: &mut Connection,
     search: &NameSearch,
-    range: Range<NamePosition>,
+    part: Part<NamePosition>,
 ) -> Result<FoundByName, Error> {
     let prefix = fold_name(&search.prefix);
     let end = end_of_prefix(&format!(":{prefix}"));
@@ -156,8 +168,9 @@ async fn read(
         folded_name: prefix,
         id: 0,
     };
-    let limit = range.limit();
-    let after = range.after.map_or(start.clone(), |after| after.max(start));
+    let mut reader = Reader::new(&part);
+    let (limit, bytes) = (part.limit(), part.bytes());
+    let after = part.after.map_or(start.clone(), |after| after.max(start));
     let statuses: Vec<_> = search.statuses.iter().map(|it| it.as_str()).collect();
     let mut query = sqlx::query(match search.tags[..] {
         [] => FIND_BY_NAME,
@@ -167,7 +180,8 @@ async fn read(
     .bind(after.folded_name)
     .bind(after.id)
     .bind(end)
-    .bind(limit);
+    .bind(limit)
+    .bind(bytes);
     if let Ok(tags @ 1..) = i64::try_from(search.tags.len()) {
         query = query
             .bind(&search.tags)
@@ -175,20 +189,21 @@ async fn read(
     }
     let mut rows = query.fetch(connection);
     let read = async {
-        let mut found = FoundByName::default();
+        let mut ended_after = None;
         while let Some(row) = rows.try_next().await? {
             let position = NamePosition {
                 folded_name: row.try_get("position_name")?,
                 id: row.try_get("position_id")?,
             };
             if row.try_get("is_last")? {
-                found.continue_after = Some(position.clone());
+                ended_after = Some(position.clone());
             }
             if row.try_get("is_match")? {
-                found.pets.push((position, Pet::from_row(&row)?));
+                let pet = Pet::from_row(&row)?;
+                reader.add(&row, (position.clone(), pet), position)?;
             }
         }
-        Ok(found)
+        Ok(reader.finish(ended_after))
     };
     with_timeout(read).await
 }

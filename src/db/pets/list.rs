@@ -9,12 +9,18 @@
 use std::collections::HashMap;
 
 use futures_util::TryStreamExt as _;
+use sqlx::FromRow as _;
 
-use super::find_by::{MAX_SHARED_LIMIT, MAX_SHARED_NAMES, Range, find_by_status};
+use super::find_by::find_by_status;
 use crate::{
     db::{
-        codec::pet_columns, connect::Connection, database::Database, deadline::with_timeout,
-        error::Error, large_reads::Cost,
+        codec::pet_columns,
+        connect::Connection,
+        database::Database,
+        deadline::with_timeout,
+        error::Error,
+        large_reads::Cost,
+        parts::{Found, Part, Reader, pet_bytes, within_bytes},
     },
     domain::{
         id::PetId,
@@ -38,55 +44,62 @@ pub struct PetListing {
 
 /// Query that merges one range of `pet_tags_by_status` per status and tag, in one direction.
 macro_rules! by_tag {
-    ($behind:literal, $up_to:literal, $direction:literal) => {
+    ($behind:literal, $up_to:literal, $direction:literal, $order:literal) => {
         concat!(
             "select ",
             pet_columns!(),
-            " from (
+            ", bytes from ",
+            within_bytes!(
+                concat!(
+                    "(select pet.* from (
                 select pet_id from unnest($1::text[]) as of_status (status)
-                cross join unnest($4::text[]) as of_tag (tag)
+                cross join unnest($5::text[]) as of_tag (tag)
                 cross join lateral (
                     select pet_id from pet_tags
                     where ((status || ':' || tag), pet_id) ",
-            $behind,
-            " (of_status.status || ':' || of_tag.tag, $2)
+                    $behind,
+                    " (of_status.status || ':' || of_tag.tag, $2)
                       and (status || ':' || tag) ",
-            $up_to,
-            " of_status.status || ':' || of_tag.tag
+                    $up_to,
+                    " of_status.status || ':' || of_tag.tag
                     order by (status || ':' || tag) ",
-            $direction,
-            ", pet_id ",
-            $direction,
-            "
+                    $direction,
+                    ", pet_id ",
+                    $direction,
+                    "
                     limit $3
                 ) tagged
                 group by pet_id
                 order by pet_id ",
-            $direction,
-            "
+                    $direction,
+                    "
                 limit $3
             ) match
-            cross join lateral (select * from pets where id = pet_id offset 0) pet
-            order by pet_id ",
-            $direction
+            cross join lateral (select * from pets where id = pet_id offset 0) pet)"
+                ),
+                $order,
+                "$4"
+            )
         )
     };
 }
 
 /// Query for the pets behind an identifier with any of several statuses and any of several tags.
 #[doc(hidden)]
-pub const LIST_BY_TAG: &str = by_tag!(">", "<=", "asc");
+pub const LIST_BY_TAG: &str = by_tag!(">", "<=", "asc", "id");
 
 /// The same, with the newest first.
 #[doc(hidden)]
-pub const LIST_BY_TAG_DESCENDING: &str = by_tag!("<", ">=", "desc");
+pub const LIST_BY_TAG_DESCENDING: &str = by_tag!("<", ">=", "desc", "id desc");
 
 /// Query for the newest pets before an identifier with any of several statuses, or of all pets if none is given.
 #[doc(hidden)]
 pub const LIST_DESCENDING: &str = concat!(
     "select ",
     pet_columns!(),
-    " from (
+    ", bytes from ",
+    within_bytes!(
+        "(
         (select * from pets where cardinality($1::text[]) = 0 and id < $2 order by id desc limit $3)
         union all
         (select of_status.*
@@ -98,31 +111,30 @@ pub const LIST_DESCENDING: &str = concat!(
          ) of_status
          order by of_status.id desc
          limit $3)
-    ) pet
-    order by id desc"
+    )",
+        "id desc",
+        "$4"
+    )
 );
 
-/// Returns the pets of `range` that a listing has.
+/// Returns the pets of `part` that a listing has.
 pub async fn list(
     database: &Database,
     listing: &PetListing,
-    range: Range,
-) -> Result<Vec<Pet>, Error> {
+    part: Part,
+) -> Result<Found<Pet>, Error> {
     if listing.tags.is_empty() && !listing.is_descending {
-        return find_by_status(database, &listing.statuses, range).await;
+        return find_by_status(database, &listing.statuses, part).await;
     }
-    let find = async |connection: &mut Connection| read(connection, listing, range).await;
-    if range.limit <= MAX_SHARED_LIMIT && listing.tags.len() <= MAX_SHARED_NAMES {
-        return database.run(find).await;
-    }
-    database.read_large(Cost::Rows, find).await
+    let find = async |connection: &mut Connection| read(connection, listing, part).await;
+    database.read_large(Cost::Rows, part.caller, find).await
 }
 
 async fn read(
     connection: &mut Connection,
     listing: &PetListing,
-    range: Range,
-) -> Result<Vec<Pet>, Error> {
+    part: Part,
+) -> Result<Found<Pet>, Error> {
     let PetListing {
         statuses,
         tags,
@@ -137,20 +149,31 @@ async fn read(
         (false, true) => LIST_BY_TAG_DESCENDING,
         (false, false) => LIST_BY_TAG,
     };
-    let behind = match range.after {
+    let behind = match part.after {
         Some(id) => id.get(),
         None if *is_descending => i64::MAX,
         None => 0,
     };
     let statuses: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
-    let mut query = sqlx::query_as(query)
+    let mut query = sqlx::query(query)
         .bind(statuses)
         .bind(behind)
-        .bind(range.limit());
+        .bind(part.limit())
+        .bind(part.bytes());
     if !tags.is_empty() {
         query = query.bind(tags);
     }
-    with_timeout(query.fetch(connection).try_collect()).await
+    let mut rows = query.fetch(connection);
+    let read = async {
+        let mut reader = Reader::new(&part);
+        while let Some(row) = rows.try_next().await? {
+            let pet = Pet::from_row(&row)?;
+            let id = pet.id;
+            reader.add(&row, pet, id)?;
+        }
+        Ok(reader.finish(None))
+    };
+    with_timeout(read).await
 }
 
 /// Writes the status of their pets beside up to 1,000 tags that were written before there was one, in a transaction. Returns their

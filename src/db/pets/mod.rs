@@ -17,8 +17,8 @@ pub use self::{
         ChangeOutcome, ChangeRequest, change, change_in, find_for_update, replace_photo_urls,
     },
     find_by::{
-        FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, Range, Searched, find_by_all_tags,
-        find_by_any_tag, find_by_status,
+        FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, find_by_all_tags, find_by_any_tag,
+        find_by_status,
     },
     find_by_name::{
         FIND_BY_NAME, FIND_BY_NAME_AND_TAG, FoundByName, NamePosition, NameSearch, find_by_name,
