@@ -71,7 +71,7 @@
 //!   db::batch        one statement for concurrent requests
 //!   db::record       the record of the change, in the same statement
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);
-//!                    of large reads, a few at a time (db::large_reads)
+//!                    of large reads, a few at a time, callers in turn (db::large_reads, db::turns)
 //! ```
 //!
 //! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The error is

@@ -206,6 +206,7 @@ async fn check_pets(database: &TestDatabase) {
     let part = Part {
         after: None,
         limit: 10,
+        max_size: None,
         is_small: true,
         caller: CallerKey::Anonymous(None),
     };
@@ -236,6 +237,7 @@ async fn check_pets(database: &TestDatabase) {
     let part_by_name = Part {
         after: None,
         limit: 10,
+        max_size: None,
         is_small: true,
         caller: CallerKey::Anonymous(None),
     };

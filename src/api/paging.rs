@@ -10,7 +10,7 @@
 //! - A part is bounded by bytes ([`Part`]). The only one of a short page may share a statement; all others are read in the turn of their
 //!   caller.
 
-use std::{fmt::Display, mem, str::FromStr, sync::Arc};
+use std::{fmt::Display, mem, ops::RangeInclusive, str::FromStr, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
@@ -34,19 +34,22 @@ use super::{
     state::{AppState, Links},
 };
 use crate::{
-    db::{
-        self, Connection, Cost, Database, Found, LARGE_BYTES, MAX_SMALL, Part, Rest, deadline,
-        scope,
-    },
+    db::{self, Connection, Cost, Database, Found, MAX_SMALL, Part, Rest, deadline, scope},
     domain::{address::AddressKey, caller::CallerKey},
     limits::shares::{Exhausted, Share, Shares},
 };
 
 /// Value of `limit` for a list of records without it.
 const DEFAULT_LIMIT: usize = 100;
-/// Maximum number of matches of a part.
-const MAX_PART: usize = 256;
-/// Bytes counted for a list that is streamed: for two parts of [`LARGE_BYTES`], of which one waits for the other to be sent, as they
+/// Maximum size in bytes of a match of a part that shares a statement: 64 KiB with [`MAX_SMALL`] of them.
+const MAX_SIZE_OF_SMALL: usize = 2 << 10;
+/// Maximum number of bytes of a part that has a statement of its own, of pets of up to [`LARGE`].
+const PART: usize = 256 << 10;
+/// Minimum and maximum number of matches of such a part.
+const NUMBERS: RangeInclusive<usize> = 16..=256;
+/// Size in bytes of the largest pets that can be stored today; a part of 16 may have larger ones of earlier releases.
+const LARGE: usize = PART / *NUMBERS.start();
+/// Bytes counted for a list that is streamed: for two parts of [`PART`], of which one waits for the other to be sent, as they
 /// are read. With an encoder, this is an eighth of the share of an address, which is as much as the last quarter of the memory
 /// admits.
 const STREAMED: usize = 2 << 20;
@@ -67,6 +70,9 @@ pub trait Find: Send + Sync + 'static {
 
     /// Returns the identifier of a match.
     fn id(item: &Self::Item) -> Self::Id;
+
+    /// Returns the size of a match in bytes, about as it is stored.
+    fn size(item: &Self::Item) -> usize;
 
     /// Appends a match as JSON.
     fn write(item: &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()>;
@@ -189,13 +195,23 @@ impl Lists {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
             return Ok(response);
         }
-        let (json, shares): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
+        let (json, mut shares): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
         if length <= MAX_UNCOUNTED {
             return Ok(json_response(Body::from(json.concat())));
         }
-        // One share, since a list with its encoder counts as much as one address may use at most.
-        drop(shares);
-        let share = Arc::new(self.memory.take(self.address, length + encoder)?);
+        // One for all: a list with its encoder counts at most as much as one address may use.
+        let share = match shares.pop() {
+            Some(mut share) if encoder == 0 => {
+                drop(shares);
+                share.resize(length)?;
+                share
+            }
+            last => {
+                drop((last, shares));
+                self.memory.take(self.address, length + encoder)?
+            }
+        };
+        let share = Arc::new(share);
         if encoder == 0 {
             let mut response = json_response(Body::from(counted(json.concat(), &share)));
             response.extensions_mut().insert(share);
@@ -212,7 +228,7 @@ impl Lists {
 
     /// Takes memory for a part before it is read, so that a client that reads none of its responses soon causes no work.
     fn reserve(&self) -> Result<Share, Exhausted> {
-        self.memory.take(self.address, LARGE_BYTES)
+        self.memory.take(self.address, PART)
     }
 }
 
@@ -245,6 +261,8 @@ struct ListParts<F: Find> {
     wanted: Option<usize>,
     /// True if the next part may share a statement.
     is_small: bool,
+    /// Maximum size in bytes of a match of the next part.
+    size: usize,
     has_begun: bool,
     has_ended: bool,
 }
@@ -258,6 +276,7 @@ impl<F: Find> ListParts<F> {
             after,
             wanted,
             is_small: wanted.is_none_or(|wanted| wanted <= MAX_SMALL),
+            size: PART / NUMBERS.end(),
             has_begun: false,
             has_ended: false,
         }
@@ -268,26 +287,46 @@ impl<F: Find> ListParts<F> {
         if self.has_ended {
             return Ok(None);
         }
-        let most = if self.is_small { MAX_SMALL } else { MAX_PART };
+        let (most, max_size) = if self.is_small {
+            (MAX_SMALL, MAX_SIZE_OF_SMALL)
+        } else {
+            (PART / self.size, self.size)
+        };
         let part = Part {
             after: self.after.clone(),
             limit: self.wanted.map_or(most, |wanted| wanted.min(most)),
+            max_size: Some(max_size).filter(|size| *size < LARGE),
             is_small: self.is_small,
             caller: self.lists.caller,
         };
         let Found { matches, rest } = self.find.find(&self.lists.database, part).await?;
+        if !self.is_small && self.size == LARGE {
+            // Smaller ones are read in greater number.
+            let bytes: usize = matches.iter().map(F::size).sum();
+            let average = bytes / matches.len().max(1);
+            self.size = (2 * average).clamp(PART / NUMBERS.end(), LARGE);
+        }
         self.is_small = false;
         let is_page = self.wanted.is_some();
         self.wanted = self.wanted.map(|wanted| wanted - matches.len());
-        self.has_ended = match rest {
-            Rest::None => true,
-            Rest::After(_) => self.wanted == Some(0),
-            Rest::Later(_) => is_page,
-        };
-        self.after = match rest {
+        let after = match rest {
             Rest::None => None,
-            Rest::After(id) | Rest::Later(id) => Some(id),
+            Rest::Larger(last) => {
+                self.size = LARGE;
+                self.after = last.or_else(|| self.after.take());
+                return Ok(Some(matches));
+            }
+            Rest::After(id) => {
+                self.has_ended = self.wanted == Some(0);
+                Some(id)
+            }
+            Rest::Later(id) => {
+                self.has_ended = is_page;
+                Some(id)
+            }
         };
+        self.has_ended |= after.is_none();
+        self.after = after;
         Ok(Some(matches))
     }
 
@@ -317,7 +356,14 @@ impl<F: Find> ListParts<F> {
     /// Reads a page. Returns its pieces and, if there may be more matches, the identifier of the last one.
     async fn page(mut self) -> Result<(Lists, Pieces, Option<F::Id>), Error> {
         let (mut pieces, mut last) = (Pieces::default(), None);
+        let mut permit = None;
         while !self.has_ended {
+            if !self.is_small && permit.is_none() {
+                let Lists {
+                    database, caller, ..
+                } = &self.lists;
+                permit = Some(database.begin_page(*caller).await?);
+            }
             let share = self.lists.reserve()?;
             let mut matches = self.next().await?.unwrap_or_default();
             let has_another = self.wanted == Some(0);
@@ -341,7 +387,11 @@ impl<F: Find> ListParts<F> {
     /// before it is serialized and sent. No database connection is held while waiting for a slow client.
     async fn stream(mut self) -> Result<Response, Error> {
         let reserved = self.lists.reserve()?;
-        let first = self.next().await?.unwrap_or_default();
+        let mut first = Vec::new();
+        // A small part has none if the first match is large.
+        while first.is_empty() && !self.has_ended {
+            first = self.next().await?.unwrap_or_default();
+        }
         if self.has_ended {
             let mut pieces = Pieces::default();
             let json = Self::write(&mut self.has_begun, &first, true).await?;
@@ -383,7 +433,7 @@ impl<F: Find> ListParts<F> {
                 let mut json = Self::write(&mut has_begun, &matches, is_last).await?;
                 drop(mem::take(&mut matches));
                 // Matches that are much larger as JSON than they are stored.
-                let own_share = if json.len() > 2 * LARGE_BYTES {
+                let own_share = if json.len() > 2 * PART {
                     json.shrink_to_fit();
                     Some(Arc::new(memory.take(address, json.len())?))
                 } else {

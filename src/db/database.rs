@@ -16,6 +16,7 @@ use super::{
     options::ConnectOptions,
     pool::{self, Pool, Usage},
     pooler,
+    turns::Permit,
 };
 use crate::{config, domain::caller::CallerKey};
 
@@ -81,6 +82,11 @@ impl Database {
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
     ) -> Result<T, E> {
         self.0.pool.run(false, Duration::ZERO, work).await
+    }
+
+    /// Waits until a page that takes several reads may be built, in the turn of a caller.
+    pub async fn begin_page(&self, caller: CallerKey) -> Result<Permit, Error> {
+        self.0.pool.large_reads.acquire(Cost::Page, caller).await
     }
 
     /// Runs `read`, which may return many rows or take much CPU, as one of a few at a time, in the turn of a caller.

@@ -1,5 +1,6 @@
 //! Limits reads of many rows to one for each two cores at a time, so that other statements do not wait for these, and searches that
-//! cost much CPU to one at a time, for a third of the time. Callers get their turns ([`Turns`]).
+//! cost much CPU to one at a time, for a third of the time. Of pages that take several reads, few are built at a time: all at once
+//! would use up the memory of lists before any is complete. Callers get their turns ([`Turns`]).
 
 use std::{num::NonZeroUsize, thread::available_parallelism, time::Duration};
 
@@ -26,6 +27,8 @@ pub enum Cost {
     Rows,
     /// Occupies a core of PostgreSQL for tens of milliseconds.
     Cpu,
+    /// Takes several reads of rows, whose results are kept in memory.
+    Page,
 }
 
 /// Permits of large reads. Clones share them.
@@ -33,15 +36,20 @@ pub enum Cost {
 pub(super) struct LargeReads {
     of_rows: Turns,
     of_cpu: Turns,
+    of_pages: Turns,
 }
 
 impl LargeReads {
-    /// Creates the permits for the cores of this machine, which PostgreSQL often shares: on two cores, with two permits in place of
-    /// one, a page of 20 beside clients that read pages of large pets takes three times as long.
-    pub fn new() -> Self {
+    /// Creates the permits for the cores of this machine, which PostgreSQL often shares, of which reads take at most half of the
+    /// connections. On two cores, with two permits in place of one, a page of 20 beside clients that read pages of large pets takes
+    /// three times as long.
+    pub fn new(connections: u32) -> Self {
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+        let reads = (cores / 2).min(connections as usize / 2).max(1);
         Self {
-            of_rows: Turns::new((cores / 2).max(1)),
+            of_rows: Turns::new(reads),
+            // While a part of one is read, another one is serialized.
+            of_pages: Turns::new(2 * reads),
             of_cpu: Turns::new(1),
         }
     }
@@ -51,6 +59,7 @@ impl LargeReads {
         let permits = match cost {
             Cost::Rows => &self.of_rows,
             Cost::Cpu => &self.of_cpu,
+            Cost::Page => &self.of_pages,
         };
         let permit = timeout(MAX_WAIT, permits.acquire(caller)).await;
         permit.map_err(|_| Error::Overloaded)

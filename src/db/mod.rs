@@ -61,7 +61,7 @@ pub use self::{
     health::HealthCheck,
     large_reads::Cost,
     options::{ConnectOptions, parse_url, weak_tls_mode},
-    parts::{Found, LARGE_BYTES, MAX_SMALL, Part, Rest},
+    parts::{Found, MAX_SMALL, Part, Rest},
     pool::Usage,
     pooler::PLANNER_SETTINGS,
     server::{Server, ServerVersion},

@@ -1,19 +1,16 @@
 //! Parts of lists: which matches are read at once, and how a statement bounds their bytes.
 //!
-//! A part ends with the match that exceeds its bytes. PostgreSQL knows the sizes of the large columns without reading them: they are
-//! stored as they are, not compressed (migration 0203).
+//! A statement returns a pet that is larger than its part admits without the columns that can be large, and the part ends before it:
+//! so a part has at most as many bytes as its limit times that size. PostgreSQL knows the size without reading the columns, because they
+//! are stored as they are, not compressed (migration 0203).
 
-use sqlx::{Row as _, postgres::PgRow};
+use sqlx::{FromRow as _, Row as _, ValueRef as _, postgres::PgRow};
 
-use crate::domain::{caller::CallerKey, id::PetId};
+use crate::domain::{caller::CallerKey, id::PetId, pet::Pet};
 
 /// Maximum number of matches of a part that shares a statement with those of others, so that a batch of 128 parts is read within
 /// milliseconds: 32, and one more that shows if there is another page.
 pub const MAX_SMALL: usize = 33;
-/// Bytes after which a part ends that shares a statement.
-pub const SMALL_BYTES: usize = 64 << 10;
-/// Bytes after which a part ends that has a statement of its own.
-pub const LARGE_BYTES: usize = 256 << 10;
 
 /// First matches after `after`, by identifier or by name, that are read at once.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +19,9 @@ pub struct Part<Id = PetId> {
     pub after: Option<Id>,
     /// Maximum number of matches.
     pub limit: usize,
-    /// True if the part ends after [`SMALL_BYTES`], and may share a statement.
+    /// Maximum size of a match in bytes, as it is stored; `None` for any.
+    pub max_size: Option<usize>,
+    /// True if the part may share a statement.
     pub is_small: bool,
     /// Caller in whose turn it is read if it has a statement of its own.
     pub caller: CallerKey,
@@ -33,14 +32,9 @@ impl<Id> Part<Id> {
         i64::try_from(self.limit).unwrap_or(i64::MAX)
     }
 
-    /// Returns the bytes after which the part ends.
-    pub fn bytes(&self) -> i64 {
-        let bytes = if self.is_small {
-            SMALL_BYTES
-        } else {
-            LARGE_BYTES
-        };
-        i64::try_from(bytes).unwrap_or(i64::MAX)
+    pub(super) fn max_size(&self) -> i32 {
+        let size = self.max_size.and_then(|size| i32::try_from(size).ok());
+        size.unwrap_or(i32::MAX)
     }
 }
 
@@ -64,80 +58,57 @@ pub struct Found<T, Id = PetId> {
 pub enum Rest<Id> {
     /// Nothing.
     None,
-    /// Further matches may follow this identifier.
+    /// Further matches may follow the last one, which has this identifier.
     After(Id),
+    /// A match that is larger than the part admits follows the last one, if there is any.
+    Larger(Option<Id>),
     /// The search ended early, because it has cost much: further matches may follow this identifier.
     Later(Id),
 }
 
-/// Reads the matches of a part from the rows of its statement.
-pub(super) struct Reader<T, Id> {
-    limit: usize,
-    max_bytes: i64,
-    matches: Vec<T>,
-    /// Bytes of the matches so far.
-    bytes: i64,
-    last: Option<Id>,
-}
-
-impl<T, Id> Reader<T, Id> {
-    pub fn new<After>(part: &Part<After>) -> Self {
-        Self {
-            limit: part.limit,
-            max_bytes: part.bytes(),
-            matches: Vec::with_capacity(part.limit.min(MAX_SMALL)),
-            bytes: 0,
-            last: None,
+impl<T, Id> Found<T, Id> {
+    /// Creates the result of a search that ended early after an identifier, if given. Matches that are too large are `None`.
+    pub(super) fn new<After>(
+        part: &Part<After>,
+        rows: Vec<(Id, Option<T>)>,
+        ended_after: Option<Id>,
+    ) -> Self {
+        let is_full = rows.len() >= part.limit;
+        let (mut matches, mut last) = (Vec::with_capacity(rows.len()), None);
+        for (id, found) in rows {
+            let Some(found) = found else {
+                let rest = Rest::Larger(last);
+                return Self { matches, rest };
+            };
+            matches.push(found);
+            last = Some(id);
         }
-    }
-
-    /// Adds the match of a row.
-    pub fn add(&mut self, row: &PgRow, found: T, id: Id) -> Result<(), sqlx::Error> {
-        self.bytes = row.try_get("bytes")?;
-        self.matches.push(found);
-        self.last = Some(id);
-        Ok(())
-    }
-
-    /// Returns the matches, of a search that ended early after an identifier, if given.
-    pub fn finish(self, ended_after: Option<Id>) -> Found<T, Id> {
-        let is_full = self.matches.len() >= self.limit || self.bytes >= self.max_bytes;
-        let rest = match (self.last.filter(|_| is_full), ended_after) {
+        let rest = match (last.filter(|_| is_full), ended_after) {
             (_, Some(id)) => Rest::Later(id),
             (Some(id), None) => Rest::After(id),
             (None, None) => Rest::None,
         };
-        Found {
-            matches: self.matches,
-            rest,
-        }
+        Self { matches, rest }
     }
 }
 
-/// SQL of the size of a pet's large columns in bytes, as they are stored.
-macro_rules! pet_bytes {
-    () => {
-        "(pg_column_size(photo_urls) + pg_column_size(tags))"
-    };
+/// Decodes a pet, or `None` if it is larger than its part admits.
+pub(super) fn sized_pet(row: &PgRow) -> Result<Option<Pet>, sqlx::Error> {
+    let is_larger = row.try_get_raw("tags")?.is_null();
+    (!is_larger).then(|| Pet::from_row(row)).transpose()
 }
 
-/// SQL of the rows of a `from` item in this order, up to and with the one that exceeds a number of bytes.
-macro_rules! within_bytes {
-    ($rows:expr, $order:literal, $max:literal) => {
+/// Columns from which [`sized_pet`] decodes a pet of at most this size.
+macro_rules! sized_pet_columns {
+    ($max_size:literal) => {
         concat!(
-            "(select pet.*, sum(",
-            pet_bytes!(),
-            ") over (order by ",
-            $order,
-            " rows unbounded preceding) as bytes from ",
-            $rows,
-            " pet) pet where coalesce(bytes - ",
-            pet_bytes!(),
-            " < ",
-            $max,
-            ", true)"
+            "id, version, status, name, category, case when pg_column_size(photo_urls) + pg_column_size(tags) <= ",
+            $max_size,
+            " then photo_urls end as photo_urls, case when pg_column_size(photo_urls) + pg_column_size(tags) <= ",
+            $max_size,
+            " then tags end as tags"
         )
     };
 }
 
-pub(super) use {pet_bytes, within_bytes};
+pub(super) use sized_pet_columns;

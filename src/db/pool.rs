@@ -89,7 +89,7 @@ impl Pool {
             (config.max_connections as usize).saturating_mul(1 + MAX_QUEUED_PER_CONNECTION);
         Self {
             connector,
-            large_reads: LargeReads::new(),
+            large_reads: LargeReads::new(config.max_connections),
             committed: Arc::default(),
             connections,
             queue: Arc::new(Semaphore::new(queue_capacity)),

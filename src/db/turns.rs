@@ -24,7 +24,7 @@ struct State {
 
 /// Permit, which is passed on when it is dropped.
 #[derive(Debug)]
-pub(super) struct Permit {
+pub struct Permit {
     turns: Option<Turns>,
 }
 

@@ -468,71 +468,71 @@ async fn find_plans_do_not_depend_on_statistics() {
 /// Finds, with the indexes that they use.
 const FINDS: [(&str, &[&str]); 19] = [
     (
-        "by_status ('{pending}', '{1}', '{1}', '{0}', '{20}', '{65536}')",
+        "by_status ('{pending}', '{1}', '{1}', '{0}', '{20}', '{2048}')",
         &["pets_by_status "],
     ),
     (
-        "by_status ('{available,sold}', '{1}', '{2}', '{500}', '{20}', '{65536}')",
+        "by_status ('{available,sold}', '{1}', '{2}', '{500}', '{20}', '{2048}')",
         &["pets_by_status "],
     ),
     (
-        "by_status ('{}', '{1}', '{0}', '{500}', '{20}', '{65536}')",
+        "by_status ('{}', '{1}', '{0}', '{500}', '{20}', '{2048}')",
         &["pets_pkey"],
     ),
     (
-        "by_any ('{tag7}', '{1}', '{1}', '{0}', '{20}', '{65536}')",
+        "by_any ('{tag7}', '{1}', '{1}', '{0}', '{20}', '{2048}')",
         &["pet_tags_pkey", "pets_pkey"],
     ),
     (
-        "by_any ('{common}', '{1}', '{1}', '{0}', '{20}', '{65536}')",
+        "by_any ('{common}', '{1}', '{1}', '{0}', '{20}', '{2048}')",
         &["pet_tags_pkey", "pets_pkey"],
     ),
     (
-        "by_any ('{none,tag7,common}', '{1,2}', '{1,3}', '{0,500}', '{20,20}', '{65536,65536}')",
+        "by_any ('{none,tag7,common}', '{1,2}', '{1,3}', '{0,500}', '{20,20}', '{2048,2048}')",
         &["pet_tags_pkey", "pets_pkey"],
     ),
     (
-        "by_all ('{common,tag7}', 0, 20, 4000, 65536)",
+        "by_all ('{common,tag7}', 0, 20, 4000, 2048)",
         &["pet_tags_pkey", "pets_pkey"],
     ),
     (
-        "by_name ('{available,pending,sold}', 'pet ', 0, ':pet!', 20, 65536)",
+        "by_name ('{available,pending,sold}', 'pet ', 0, ':pet!', 20, 2048)",
         &["pets_by_name "],
     ),
     (
-        "by_name ('{pending}', 'pet 1', 500, ':pet 2', 20, 65536)",
+        "by_name ('{pending}', 'pet 1', 500, ':pet 2', 20, 2048)",
         &["pets_by_name "],
     ),
     (
-        "by_name ('{sold,pending}', 'none', 0, ':nonf', 20, 65536)",
+        "by_name ('{sold,pending}', 'none', 0, ':nonf', 20, 2048)",
         &["pets_by_name "],
     ),
     (
-        "by_name_and_tag ('{sold,pending}', 'pet ', 0, ':pet!', 20, 65536, '{common,none}', 60)",
+        "by_name_and_tag ('{sold,pending}', 'pet ', 0, ':pet!', 20, 2048, '{common,none}', 60)",
         &["pets_by_name ", "pets_pkey"],
     ),
     (
-        "list_by_tag ('{sold,available}', 0, 20, 65536, '{common,none}')",
+        "list_by_tag ('{sold,available}', 0, 20, 2048, '{common,none}')",
         &["pet_tags_by_status ", "pets_pkey"],
     ),
     (
-        "list_by_tag ('{sold}', 500, 20, 65536, '{tag0,none}')",
+        "list_by_tag ('{sold}', 500, 20, 2048, '{tag0,none}')",
         &["pet_tags_by_status ", "pets_pkey"],
     ),
     (
-        "list_by_tag ('{pending}', 500, 20, 65536, '{tag7}')",
+        "list_by_tag ('{pending}', 500, 20, 2048, '{tag7}')",
         &["pet_tags_by_status ", "pets_pkey"],
     ),
     (
-        "list_by_tag_descending ('{sold}', 50000, 20, 65536, '{common,tag7}')",
+        "list_by_tag_descending ('{sold}', 50000, 20, 2048, '{common,tag7}')",
         &["pet_tags_by_status ", "pets_pkey"],
     ),
     (
-        "list_descending ('{}', 9223372036854775807, 20, 65536)",
+        "list_descending ('{}', 9223372036854775807, 20, 2048)",
         &["pets_pkey"],
     ),
     (
-        "list_descending ('{available,sold}', 500, 20, 65536)",
+        "list_descending ('{available,sold}', 500, 20, 2048)",
         &["pets_by_status "],
     ),
     (
@@ -557,14 +557,14 @@ async fn find_plans(database: &TestDatabase) -> Vec<String> {
     let mut connection = database.connect().await;
     let prepare = format!(
         "{PLANNER_SETTINGS};
-         prepare by_status (text[], int[], int[], bigint[], bigint[], bigint[]) as {FIND_BY_STATUS};
-         prepare by_any (text[], int[], int[], bigint[], bigint[], bigint[]) as {FIND_BY_ANY_TAG};
-         prepare by_all (text[], bigint, bigint, int, bigint) as {FIND_BY_ALL_TAGS};
-         prepare by_name (text[], text, bigint, text, bigint, bigint) as {FIND_BY_NAME};
-         prepare by_name_and_tag (text[], text, bigint, text, bigint, bigint, text[], bigint) as {FIND_BY_NAME_AND_TAG};
-         prepare list_by_tag (text[], bigint, bigint, bigint, text[]) as {LIST_BY_TAG};
-         prepare list_by_tag_descending (text[], bigint, bigint, bigint, text[]) as {LIST_BY_TAG_DESCENDING};
-         prepare list_descending (text[], bigint, bigint, bigint) as {LIST_DESCENDING};
+         prepare by_status (text[], int[], int[], bigint[], bigint[], int[]) as {FIND_BY_STATUS};
+         prepare by_any (text[], int[], int[], bigint[], bigint[], int[]) as {FIND_BY_ANY_TAG};
+         prepare by_all (text[], bigint, bigint, int, int) as {FIND_BY_ALL_TAGS};
+         prepare by_name (text[], text, bigint, text, bigint, int) as {FIND_BY_NAME};
+         prepare by_name_and_tag (text[], text, bigint, text, bigint, int, text[], bigint) as {FIND_BY_NAME_AND_TAG};
+         prepare list_by_tag (text[], bigint, bigint, int, text[]) as {LIST_BY_TAG};
+         prepare list_by_tag_descending (text[], bigint, bigint, int, text[]) as {LIST_BY_TAG_DESCENDING};
+         prepare list_descending (text[], bigint, bigint, int) as {LIST_DESCENDING};
          prepare suggest_tags (text, text, bigint, bigint) as {SUGGEST_TAGS}"
     );
     let prepared = sqlx::raw_sql(AssertSqlSafe(prepare));

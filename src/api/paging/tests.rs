@@ -30,18 +30,19 @@ impl Find for InMemory {
         part: Part<usize>,
     ) -> Result<Found<Self::Item, usize>, db::Error> {
         let (of_all, largest) = &mut *self.found.lock().expect("a lock");
-        assert!(
-            self.memory.in_use() >= LARGE_BYTES,
-            "counted before it is read"
-        );
-        assert!(self.memory.in_use() <= *of_all + LARGE_BYTES.max(STREAMED));
+        assert!(self.memory.in_use() >= PART, "counted before it is read");
+        assert!(self.memory.in_use() <= *of_all + PART.max(STREAMED));
         let start = part.after.unwrap_or_default();
         let (mut matches, mut bytes) = (Vec::new(), 0);
         let mut rest = Rest::None;
         for (number, size) in self.sizes.iter().enumerate().skip(start) {
+            if part.max_size.is_some_and(|max| *size > max) {
+                rest = Rest::Larger(matches.last().map(Self::id));
+                break;
+            }
             bytes += size;
             matches.push((number + 1, *size));
-            if matches.len() == part.limit || i64::try_from(bytes).expect("few") >= part.bytes() {
+            if matches.len() == part.limit {
                 rest = Rest::After(number + 1);
                 break;
             }
@@ -57,6 +58,10 @@ impl Find for InMemory {
 
     fn id((id, _): &Self::Item) -> usize {
         *id
+    }
+
+    fn size((_, size): &Self::Item) -> usize {
+        *size
     }
 
     /// Writes as many bytes as the item has.
@@ -106,18 +111,16 @@ async fn read(find: InMemory, limit: Option<usize>) -> Result<Vec<usize>, TestCa
     tokio::task::yield_now().await;
     prop_assert_eq!(find.memory.in_use(), 0);
     let largest = find.found.lock().expect("a lock").1;
-    prop_assert!(largest < LARGE_BYTES + MAX_SIZE);
+    prop_assert!(largest <= PART);
     Ok(ids)
 }
-
-const MAX_SIZE: usize = 16 << 10;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn parts_are_all_items_once(
-        sizes in vec(prop_oneof![12_usize..200, 12..MAX_SIZE], 0..700),
+        sizes in vec(prop_oneof![12_usize..200, 12..=LARGE], 0..700),
         limit in prop_oneof![Just(None), (1_usize..=40).prop_map(Some), (41_usize..=1_000).prop_map(Some)],
         cost in prop_oneof![3 => Just(None), 1 => (1_usize..50).prop_map(Some)],
     ) {

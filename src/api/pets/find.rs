@@ -240,6 +240,10 @@ impl Find for Filter {
         pet.id
     }
 
+    fn size(pet: &Pet) -> usize {
+        pet.details.text_size()
+    }
+
     fn write(pet: &Pet, json: &mut Vec<u8>) -> serde_json::Result<()> {
         serde_json::to_writer(json, pet)
     }
@@ -259,6 +263,10 @@ impl Find for NameSearch {
 
     fn id((position, _): &Self::Item) -> NamePosition {
         position.clone()
+    }
+
+    fn size((_, pet): &Self::Item) -> usize {
+        pet.details.text_size()
     }
 
     fn write((_, pet): &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()> {

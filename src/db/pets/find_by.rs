@@ -8,24 +8,26 @@
 //!
 //! Triggers on `pets` keep `pet_tags` (migrations 0203, 0211 and 0212). Queries are public for the test that reads their plans.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, Row as _};
+use sqlx::Row as _;
 use tokio::task::coop::consume_budget;
 
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
-        codec::pet_columns,
         connect::Connection,
         database::Database,
         deadline::with_timeout,
         error::Error,
         large_reads::Cost,
-        parts::{Found, Part, Reader, pet_bytes, within_bytes},
+        parts::{Found, Part, sized_pet, sized_pet_columns},
     },
-    domain::pet::{Pet, Status},
+    domain::{
+        id::PetId,
+        pet::{Pet, Status},
+    },
 };
 
 /// Maximum number of tag names of a page that shares a statement.
@@ -117,12 +119,12 @@ macro_rules! pages {
     ($matches:literal) => {
         concat!(
             "select ",
-            pet_columns!(),
-            ", bytes, page
-    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
-         as search (first_name, last_name, after, size, max_bytes, page)
+            sized_pet_columns!("max_size"),
+            ", page
+    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::int[]) with ordinality
+         as search (first_name, last_name, after, size, max_size, page)
     cross join lateral (select pet.* from ",
-            within_bytes!($matches, "id", "max_bytes"),
+            $matches,
             ") pet"
         )
     };
@@ -144,7 +146,7 @@ pub const FIND_BY_STATUS: &str = pages!(
              ) of_status
              order by of_status.id
              limit size)
-        )"
+        ) pet"
 );
 
 /// Query that merges one range of the primary key of `pet_tags` per tag. `offset 0` keeps the lookup of each pet from being
@@ -163,7 +165,7 @@ pub const FIND_BY_ANY_TAG: &str = pages!(
             order by pet_id
             limit size
         ) match
-        cross join lateral (select * from pets where id = pet_id offset 0)"
+        cross join lateral (select * from pets where id = pet_id offset 0) pet"
 );
 
 /// Returns the page of each search. Drains `searches`, unless the statement fails.
@@ -181,23 +183,21 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = Found<Pet>>>(
         last.push(i32::try_from(names.len()).unwrap_or(i32::MAX));
     }
     let parts = || searches.iter().map(|search| search.part);
-    let mut pages: Vec<_> = parts().map(|part| Reader::new(&part)).collect();
+    let mut pages: Vec<_> = parts().map(|part| Vec::with_capacity(part.limit)).collect();
     let mut rows = sqlx::query(statement)
         .bind(names)
         .bind(first)
         .bind(last)
         .bind(parts().map(|part| part.after()).collect::<Vec<_>>())
         .bind(parts().map(|part| part.limit()).collect::<Vec<_>>())
-        .bind(parts().map(|part| part.bytes()).collect::<Vec<_>>())
+        .bind(parts().map(|part| part.max_size()).collect::<Vec<_>>())
         .fetch(connection);
     let read = async {
         while let Some(row) = rows.try_next().await? {
             let page: i64 = row.try_get("page")?;
             let page = usize::try_from(page - 1).unwrap_or(usize::MAX);
             if let Some(page) = pages.get_mut(page) {
-                let pet = Pet::from_row(&row)?;
-                let id = pet.id;
-                page.add(&row, pet, id)?;
+                page.push((row.try_get::<PetId, _>("id")?, sized_pet(&row)?));
             }
             // A part of large pets takes milliseconds: other requests get their turn.
             consume_budget().await;
@@ -206,11 +206,11 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = Found<Pet>>>(
     };
     with_timeout(read).await?;
     drop(rows);
-    searches.clear();
-    // The window function has sorted the pets of each.
-    let found = pages
-        .into_iter()
-        .map(|page| BatchResult::Done(page.finish(None)));
+    let found = iter::zip(searches.drain(..), pages).map(|(search, mut page)| {
+        // A join promises no order. These are sorted already, which costs one comparison per pet.
+        page.sort_by_key(|(id, _)| *id);
+        BatchResult::Done(Found::new(&search.part, page, None))
+    });
     Ok(found.collect())
 }
 
@@ -237,19 +237,17 @@ async fn read_with_all_tags(
         .bind(part.after())
         .bind(part.limit())
         .bind(steps)
-        .bind(part.bytes())
+        .bind(part.max_size())
         .fetch(connection);
     let read = async {
-        let (mut reader, mut ended_after) = (Reader::new(&part), None);
+        let (mut found, mut ended_after) = (Vec::new(), None);
         while let Some(row) = rows.try_next().await? {
             if row.try_get("is_match")? {
-                let pet = Pet::from_row(&row)?;
-                let id = pet.id;
-                reader.add(&row, pet, id)?;
+                found.push((row.try_get("id")?, sized_pet(&row)?));
             }
             ended_after = row.try_get("continue_after")?;
         }
-        Ok(reader.finish(ended_after))
+        Ok(Found::new(&part, found, ended_after))
     };
     with_timeout(read).await
 }
@@ -278,19 +276,12 @@ pub const FIND_BY_ALL_TAGS: &str = concat!(
         where number < $4 and matches < $3
     )
     select ",
-    pet_columns!(),
+    sized_pet_columns!("$5"),
     ",
-           bytes, id is not null as is_match,
+           id is not null as is_match,
            case when number = $4 then candidate end as continue_after
-    from ",
-    within_bytes!(
-        "(
-        select number, candidate, pet.* from step
-        left join lateral (select * from pets where id = candidate offset 0) pet on has_all
-        where number = $4 or has_all
-    )",
-        "number",
-        "$5"
-    ),
-    " order by number"
+    from step
+    left join lateral (select * from pets where id = candidate offset 0) pet on has_all
+    where number = $4 or has_all
+    order by number"
 );

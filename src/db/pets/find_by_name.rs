@@ -8,17 +8,16 @@
 use std::{fmt, str::FromStr};
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, Row as _};
+use sqlx::Row as _;
 
 use crate::{
     db::{
-        codec::pet_columns,
         connect::Connection,
         database::Database,
         deadline::with_timeout,
         error::Error,
         large_reads::Cost,
-        parts::{Found, Part, Reader, pet_bytes, within_bytes},
+        parts::{Found, Part, sized_pet, sized_pet_columns},
     },
     domain::{
         Invalid, end_of_prefix,
@@ -118,43 +117,29 @@ macro_rules! by_name {
 #[doc(hidden)]
 pub const FIND_BY_NAME: &str = concat!(
     "select ",
-    pet_columns!(),
-    ", bytes, folded_name as position_name, id as position_id, true as is_match, false as is_last
+    sized_pet_columns!("$6"),
+    ", folded_name as position_name, id as position_id, true as is_match, false as is_last
     from ",
-    within_bytes!(
-        concat!("(select of_status.* from ", by_name!("$5"), ")"),
-        "folded_name, id",
-        "$6"
-    )
+    by_name!("$5")
 );
 
 /// Query like [`FIND_BY_NAME`], which looks at the first $8 pets and returns those with any of the tags $7, and the last of them.
 #[doc(hidden)]
 pub const FIND_BY_NAME_AND_TAG: &str = concat!(
     "select ",
-    pet_columns!(),
-    ", bytes, position_name, position_id, is_match, number = $8 as is_last
-    from ",
-    within_bytes!(
-        concat!(
-            "(
-        select position_name, position_id, is_match, number, pet.*
-        from (
-            select id as position_id, folded_name as position_name, tag_names && $7 as is_match,
-                   row_number() over (order by folded_name, id) as number
-            from ",
-            by_name!("$8"),
-            "
-        ) looked_at
-        left join lateral (select * from pets where id = position_id offset 0) pet on is_match
-        where is_match or number = $8
-        order by number
-        limit $5)"
-        ),
-        "number",
-        "$6"
-    ),
-    " order by number"
+    sized_pet_columns!("$6"),
+    ", position_name, position_id, is_match, number = $8 as is_last
+    from (
+        select id as position_id, folded_name as position_name, tag_names && $7 as is_match,
+               row_number() over (order by folded_name, id) as number
+        from ",
+    by_name!("$8"),
+    "
+    ) looked_at
+    left join lateral (select * from pets where id = position_id offset 0) pet on is_match
+    where is_match or number = $8
+    order by number
+    limit $5"
 );
 
 async fn read(
@@ -168,9 +153,10 @@ async fn read(
         folded_name: prefix,
         id: 0,
     };
-    let mut reader = Reader::new(&part);
-    let (limit, bytes) = (part.limit(), part.bytes());
-    let after = part.after.map_or(start.clone(), |after| after.max(start));
+    let after = part
+        .after
+        .clone()
+        .map_or(start.clone(), |after| after.max(start));
     let statuses: Vec<_> = search.statuses.iter().map(|it| it.as_str()).collect();
     let mut query = sqlx::query(match search.tags[..] {
         [] => FIND_BY_NAME,
@@ -180,8 +166,8 @@ async fn read(
     .bind(after.folded_name)
     .bind(after.id)
     .bind(end)
-    .bind(limit)
-    .bind(bytes);
+    .bind(part.limit())
+    .bind(part.max_size());
     if let Ok(tags @ 1..) = i64::try_from(search.tags.len()) {
         query = query
             .bind(&search.tags)
@@ -189,7 +175,7 @@ async fn read(
     }
     let mut rows = query.fetch(connection);
     let read = async {
-        let mut ended_after = None;
+        let (mut found, mut ended_after) = (Vec::new(), None);
         while let Some(row) = rows.try_next().await? {
             let position = NamePosition {
                 folded_name: row.try_get("position_name")?,
@@ -199,11 +185,11 @@ async fn read(
                 ended_after = Some(position.clone());
             }
             if row.try_get("is_match")? {
-                let pet = Pet::from_row(&row)?;
-                reader.add(&row, (position.clone(), pet), position)?;
+                let pet = sized_pet(&row)?.map(|pet| (position.clone(), pet));
+                found.push((position, pet));
             }
         }
-        Ok(reader.finish(ended_after))
+        Ok(Found::new(&part, found, ended_after))
     };
     with_timeout(read).await
 }

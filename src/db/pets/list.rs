@@ -9,18 +9,17 @@
 use std::collections::HashMap;
 
 use futures_util::TryStreamExt as _;
-use sqlx::FromRow as _;
+use sqlx::Row as _;
 
 use super::find_by::find_by_status;
 use crate::{
     db::{
-        codec::pet_columns,
         connect::Connection,
         database::Database,
         deadline::with_timeout,
         error::Error,
         large_reads::Cost,
-        parts::{Found, Part, Reader, pet_bytes, within_bytes},
+        parts::{Found, Part, sized_pet, sized_pet_columns},
     },
     domain::{
         id::PetId,
@@ -44,62 +43,55 @@ pub struct PetListing {
 
 /// Query that merges one range of `pet_tags_by_status` per status and tag, in one direction.
 macro_rules! by_tag {
-    ($behind:literal, $up_to:literal, $direction:literal, $order:literal) => {
+    ($behind:literal, $up_to:literal, $direction:literal) => {
         concat!(
             "select ",
-            pet_columns!(),
-            ", bytes from ",
-            within_bytes!(
-                concat!(
-                    "(select pet.* from (
+            sized_pet_columns!("$4"),
+            " from (
                 select pet_id from unnest($1::text[]) as of_status (status)
                 cross join unnest($5::text[]) as of_tag (tag)
                 cross join lateral (
                     select pet_id from pet_tags
                     where ((status || ':' || tag), pet_id) ",
-                    $behind,
-                    " (of_status.status || ':' || of_tag.tag, $2)
+            $behind,
+            " (of_status.status || ':' || of_tag.tag, $2)
                       and (status || ':' || tag) ",
-                    $up_to,
-                    " of_status.status || ':' || of_tag.tag
+            $up_to,
+            " of_status.status || ':' || of_tag.tag
                     order by (status || ':' || tag) ",
-                    $direction,
-                    ", pet_id ",
-                    $direction,
-                    "
+            $direction,
+            ", pet_id ",
+            $direction,
+            "
                     limit $3
                 ) tagged
                 group by pet_id
                 order by pet_id ",
-                    $direction,
-                    "
+            $direction,
+            "
                 limit $3
             ) match
-            cross join lateral (select * from pets where id = pet_id offset 0) pet)"
-                ),
-                $order,
-                "$4"
-            )
+            cross join lateral (select * from pets where id = pet_id offset 0) pet
+            order by pet_id ",
+            $direction
         )
     };
 }
 
 /// Query for the pets behind an identifier with any of several statuses and any of several tags.
 #[doc(hidden)]
-pub const LIST_BY_TAG: &str = by_tag!(">", "<=", "asc", "id");
+pub const LIST_BY_TAG: &str = by_tag!(">", "<=", "asc");
 
 /// The same, with the newest first.
 #[doc(hidden)]
-pub const LIST_BY_TAG_DESCENDING: &str = by_tag!("<", ">=", "desc", "id desc");
+pub const LIST_BY_TAG_DESCENDING: &str = by_tag!("<", ">=", "desc");
 
 /// Query for the newest pets before an identifier with any of several statuses, or of all pets if none is given.
 #[doc(hidden)]
 pub const LIST_DESCENDING: &str = concat!(
     "select ",
-    pet_columns!(),
-    ", bytes from ",
-    within_bytes!(
-        "(
+    sized_pet_columns!("$4"),
+    " from (
         (select * from pets where cardinality($1::text[]) = 0 and id < $2 order by id desc limit $3)
         union all
         (select of_status.*
@@ -111,10 +103,8 @@ pub const LIST_DESCENDING: &str = concat!(
          ) of_status
          order by of_status.id desc
          limit $3)
-    )",
-        "id desc",
-        "$4"
-    )
+    ) pet
+    order by id desc"
 );
 
 /// Returns the pets of `part` that a listing has.
@@ -159,19 +149,17 @@ async fn read(
         .bind(statuses)
         .bind(behind)
         .bind(part.limit())
-        .bind(part.bytes());
+        .bind(part.max_size());
     if !tags.is_empty() {
         query = query.bind(tags);
     }
     let mut rows = query.fetch(connection);
     let read = async {
-        let mut reader = Reader::new(&part);
+        let mut found = Vec::new();
         while let Some(row) = rows.try_next().await? {
-            let pet = Pet::from_row(&row)?;
-            let id = pet.id;
-            reader.add(&row, pet, id)?;
+            found.push((row.try_get("id")?, sized_pet(&row)?));
         }
-        Ok(reader.finish(None))
+        Ok(Found::new(&part, found, None))
     };
     with_timeout(read).await
 }

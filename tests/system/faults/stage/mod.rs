@@ -18,7 +18,7 @@ use test_support::{Call, Home, RequestExt as _, Service, make_key, process::free
 pub use self::{
     cluster::{Cluster, chown_to_postgres, owner, program, url_at},
     proxy::Proxy,
-    row::{Row, short_or_full},
+    row::{Row, percentile, short_or_full},
 };
 
 /// The destination of requests, shared by successive processes of the service.

@@ -257,7 +257,7 @@ fn seconds(time: Duration) -> String {
 }
 
 /// Returns a percentile of `times`.
-fn percentile(times: &mut [Duration], percent: f64) -> Duration {
+pub fn percentile(times: &mut [Duration], percent: f64) -> Duration {
     times.sort_unstable();
     let last = times.len().saturating_sub(1);
     #[expect(

@@ -1,4 +1,4 @@
-//! Row 35: clients that disconnect while their requests are executed.
+//! Rows 35 and 37: clients that disconnect while their requests are executed, or read lists as fast as they can.
 
 use std::{
     net::SocketAddr,
@@ -9,16 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
+use pet_inventory::domain::caller::Scopes;
 use reqwest::Method;
 use serde_json::json;
-use test_support::{Call, images::png, raw::connect_from};
+use test_support::{Call, images::png, make_key, raw::connect_from};
 use tokio::{io::AsyncWriteExt as _, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::stage::{
     Row, Stage, Target,
     load::{TimedResponse, by_status},
-    short_or_full,
+    percentile, short_or_full,
 };
 
 const CONNECTIONS: usize = 48;
@@ -190,5 +192,115 @@ async fn row_35_clients_that_disconnect_do_not_affect_others() {
         .await;
     row.check("none waits", pending == 0.0);
     row.at_most("idempotency keys", stage.cluster.number(keys).await, 1);
+    row.end();
+}
+
+/// Clients that read lists as fast as they can: a name, their number, that of their callers, and the path.
+const READERS: [(&str, usize, usize, &str); 7] = [
+    (
+        "16 callers, pages of 1,000",
+        16,
+        16,
+        "/pet/findByTags?tags=large&limit=1000",
+    ),
+    (
+        "64 of one, pages of 1,000",
+        64,
+        1,
+        "/pet/findByTags?tags=large&limit=1000",
+    ),
+    (
+        "32 of one, pages of 32",
+        32,
+        1,
+        "/pet/findByTags?tags=large&limit=32",
+    ),
+    ("16 of one, the newest", 16, 1, "/pet?sort=-id&limit=20"),
+    ("16 of one, by name", 16, 1, "/pet?name=large&limit=20"),
+    (
+        "16 callers, whole lists",
+        16,
+        16,
+        "/pet/findByStatus?status=pending",
+    ),
+    ("16 of one, changes", 16, 1, "/changes?limit=1000"),
+];
+
+/// Repeats a request until `stop`; returns its responses.
+async fn repeat(
+    target: Arc<Target>,
+    path: &'static str,
+    stop: CancellationToken,
+) -> Vec<TimedResponse> {
+    let mut responses = Vec::new();
+    while !stop.is_cancelled() {
+        responses.push(TimedResponse::of(target.request(Method::GET, path)).await);
+    }
+    responses
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_37_lists_of_large_pets_do_not_delay_others() {
+    let mut row = Row::begin(
+        37,
+        "clients that read lists, most of them of pets of 16 KiB",
+    )
+    .await;
+    let time = short_or_full(Duration::from_secs(1), Duration::from_secs(10));
+    let stage = Stage::start(&[]).await;
+    let pets = r#"insert into pets (id, status, name, photo_urls, tags)
+        select n, (array['available', 'pending'])[1 + n % 2], 'pet' || n, '{}', '[]' from generate_series(1, 20000) n;
+        insert into pets (id, status, name, photo_urls, tags)
+        select 100000 + n, 'sold', 'large' || n, array_fill('/' || repeat('y', 2000), array[8]), '[{"name": "large"}]'
+        from generate_series(1, 1500) n"#;
+    stage.cluster.run(pets).await;
+    let mut database = stage.cluster.connect().await;
+    let mut readers = Vec::new();
+    for number in 0..16 {
+        let key = make_key(
+            &mut database,
+            &format!("reader{number}"),
+            Scopes::all(),
+            None,
+        )
+        .await;
+        readers.push(stage.target.of_client([127, 0, 1, 1 + number], &key.secret));
+    }
+    let victim = stage.target.of_client([127, 0, 0, 3], &stage.target.key);
+    let ordered = Arc::<AtomicUsize>::default();
+    // Returns the median of the victim beside readers, and the responses of both.
+    let beside = async |number: usize, callers: usize, path| {
+        let stop = CancellationToken::new();
+        let reading: JoinSet<_> = (0..number)
+            .map(|number| repeat(readers[number % callers].clone(), path, stop.clone()))
+            .collect();
+        let serving = others(victim.clone(), Arc::clone(&ordered), stop.clone());
+        let serving = tokio::spawn(serving);
+        tokio::time::sleep(time).await;
+        stop.cancel();
+        let served = serving.await.expect("a client");
+        let mut times: Vec<_> = served.iter().map(|it| it.latency).collect();
+        let read: Vec<_> = reading.join_all().await.into_iter().flatten().collect();
+        (percentile(&mut times, 50.0), served, read)
+    };
+    beside(0, 1, "").await;
+    for (name, number, callers, path) in READERS {
+        let (alone, ..) = beside(0, 1, "").await;
+        let (floor, ..) = beside(number, callers, "/pet/1").await;
+        let (median, served, read) = beside(number, callers, path).await;
+        row.note(format!("{name}: {}", by_status(&read)));
+        let failed = served.iter().filter(|it| !it.is_success());
+        row.none("failed", failed.map(|it| format!("{it:?}")));
+        // Wider in the short form, which measures for a second.
+        let bound = (3 * alone).max(floor * 3 / 2) * short_or_full(2, 1);
+        row.within("median of others", median, bound);
+    }
+    let pages = (0..64).map(|number| {
+        let target = &readers[number % 16];
+        TimedResponse::of(target.request(Method::GET, READERS[0].3))
+    });
+    let pages = join_all(pages).await;
+    let answered = pages.iter().filter(|it| it.is_success()).count();
+    row.done_in_time("of 64 pages of 16 callers, answered", answered, 60);
     row.end();
 }
