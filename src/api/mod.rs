@@ -17,6 +17,7 @@ pub mod images;
 mod kinds;
 pub mod layers;
 pub mod limits;
+pub mod list_body;
 pub mod list_parameters;
 pub mod oauth;
 pub mod openapi;

@@ -13,40 +13,38 @@
 use std::{fmt::Display, mem, ops::RangeInclusive, str::FromStr, sync::Arc};
 
 use axum::{
-    body::{Body, Bytes},
+    body::Body,
     extract::FromRequestParts,
     http::{HeaderValue, header, request::Parts},
-    response::{IntoResponse, Response},
+    response::Response,
 };
-use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tokio::{sync::mpsc, task::coop::consume_budget};
 use tracing::Instrument;
 
 use super::{
-    compression::{AT_ONCE, encoder_memory},
+    compression::encoder_memory,
     error::Error,
     extract::Parameters,
+    list_body::{ListMemory, PART, Pieces, Sending, json_response, received, send_in_parts},
     list_parameters::{Window, cursor},
     operations::BASE,
     request_context::RequestContext,
-    response::{MAX_UNCOUNTED, counted},
+    response::counted,
     state::{AppState, Links},
 };
 use crate::{
     db::{self, Connection, Cost, Database, Found, MAX_SMALL, Part, Rest, deadline, scope},
-    domain::{address::AddressKey, caller::CallerKey},
-    limits::shares::{Exhausted, Share, Shares},
+    domain::caller::CallerKey,
+    limits::shares::Share,
 };
 
 /// Value of `limit` for a list of records without it.
 const DEFAULT_LIMIT: usize = 100;
 /// Maximum size in bytes of a match of a part that shares a statement: 64 KiB with [`MAX_SMALL`] of them.
 const MAX_SIZE_OF_SMALL: usize = 2 << 10;
-/// Maximum number of bytes of a part that has a statement of its own, of pets of up to [`LARGE`].
-const PART: usize = 256 << 10;
-/// Minimum and maximum number of matches of such a part.
-const NUMBERS: RangeInclusive<usize> = 16..=256;
+/// Minimum and maximum number of matches of a part that has a statement of its own.
+const NUMBERS: RangeInclusive<usize> = 16..=512;
 /// Size in bytes of the largest pets that can be stored today; a part of 16 may have larger ones of earlier releases.
 const LARGE: usize = PART / *NUMBERS.start();
 /// Bytes counted for a list that is streamed: for two parts of [`PART`], of which one waits for the other to be sent, as they
@@ -86,12 +84,9 @@ pub struct Lists {
     /// Builds the URL of the next page.
     links: Links,
     /// Memory of lists.
-    memory: Shares,
-    address: Option<AddressKey>,
+    memory: ListMemory,
     /// Caller in whose turn parts are read.
     caller: CallerKey,
-    /// Memory in bytes of the encoder of a long list.
-    encoder: usize,
 }
 
 impl FromRequestParts<AppState> for Lists {
@@ -102,10 +97,12 @@ impl FromRequestParts<AppState> for Lists {
         Ok(Self {
             database: state.database.clone(),
             links: state.links.clone(),
-            memory: state.concurrency.lists.clone(),
-            address: context.client_address(),
+            memory: ListMemory {
+                shares: state.concurrency.lists.clone(),
+                address: context.client_address(),
+                encoder: encoder_memory(&parts.headers),
+            },
             caller: context.caller_key(),
-            encoder: encoder_memory(&parts.headers),
         })
     }
 }
@@ -124,7 +121,7 @@ impl Lists {
             return parts.stream().await;
         }
         let (lists, pieces, end) = parts.page().await?;
-        let response = lists.counted(pieces)?;
+        let response = lists.memory.respond(pieces)?;
         lists.linked(response, (path, kept), query, end)
     }
 
@@ -137,7 +134,7 @@ impl Lists {
         id: impl Fn(&T) -> Id,
         read: impl AsyncFnOnce(&mut Connection, Option<Id>, usize) -> Result<Vec<T>, db::Error>,
     ) -> Result<Response, Error> {
-        let _share = self.reserve()?;
+        let _share = self.memory.reserve()?;
         // One more record than requested shows if there is another page.
         let wanted = limit.unwrap_or(DEFAULT_LIMIT) + 1;
         let read = async |connection: &mut Connection| read(connection, after, wanted).await;
@@ -176,78 +173,10 @@ impl Lists {
     /// Responds with a list that was read as a whole.
     pub fn whole(&self, list: &impl Serialize) -> Result<Response, Error> {
         let json = serde_json::to_vec(list).map_err(Error::internal)?;
-        let share = self.memory.take(self.address, json.len())?;
+        let share = self.memory.take(json.len())?;
         let mut pieces = Pieces::default();
         pieces.push(json, share)?;
-        self.counted(pieces)
-    }
-
-    /// Responds with the pieces of a list, which are counted until they are sent.
-    fn counted(&self, Pieces { pieces, length }: Pieces) -> Result<Response, Error> {
-        let is_long = length > AT_ONCE;
-        let encoder = if is_long { self.encoder } else { 0 };
-        if is_long && encoder == 0 {
-            let pieces = pieces.into_iter();
-            let pieces =
-                pieces.map(|(json, share)| Ok::<_, Error>(counted(json, &Arc::new(share))));
-            let mut response = json_response(Body::from_stream(stream::iter(pieces)));
-            let headers = response.headers_mut();
-            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-            return Ok(response);
-        }
-        let (json, mut shares): (Vec<_>, Vec<_>) = pieces.into_iter().unzip();
-        if length <= MAX_UNCOUNTED {
-            return Ok(json_response(Body::from(json.concat())));
-        }
-        // One for all: a list with its encoder counts at most as much as one address may use.
-        let share = match shares.pop() {
-            Some(mut share) if encoder == 0 => {
-                drop(shares);
-                share.resize(length)?;
-                share
-            }
-            last => {
-                drop((last, shares));
-                self.memory.take(self.address, length + encoder)?
-            }
-        };
-        let share = Arc::new(share);
-        if encoder == 0 {
-            let mut response = json_response(Body::from(counted(json.concat(), &share)));
-            response.extensions_mut().insert(share);
-            return Ok(response);
-        }
-        let (parts, sent) = mpsc::channel(1);
-        tokio::spawn(async move {
-            for json in json {
-                send_in_parts(&parts, counted(json, &share)).await;
-            }
-        });
-        Ok(json_response(Body::from_stream(received(sent))))
-    }
-
-    /// Takes memory for a part before it is read, so that a client that reads none of its responses soon causes no work.
-    fn reserve(&self) -> Result<Share, Exhausted> {
-        self.memory.take(self.address, PART)
-    }
-}
-
-/// JSON of a list in pieces, each with its memory.
-#[derive(Default)]
-struct Pieces {
-    pieces: Vec<(Vec<u8>, Share)>,
-    /// Length of all in bytes.
-    length: usize,
-}
-
-impl Pieces {
-    /// Adds a piece, whose memory was taken before it was read. Fails if it has more than that, and the client uses its share.
-    fn push(&mut self, mut json: Vec<u8>, mut share: Share) -> Result<(), Exhausted> {
-        json.shrink_to_fit();
-        share.resize(json.len())?;
-        self.length += json.len();
-        self.pieces.push((json, share));
-        Ok(())
+        self.memory.respond(pieces)
     }
 }
 
@@ -364,7 +293,7 @@ impl<F: Find> ListParts<F> {
                 } = &self.lists;
                 permit = Some(database.begin_page(*caller).await?);
             }
-            let share = self.lists.reserve()?;
+            let share = self.lists.memory.reserve()?;
             let mut matches = self.next().await?.unwrap_or_default();
             let has_another = self.wanted == Some(0);
             if has_another {
@@ -386,7 +315,7 @@ impl<F: Find> ListParts<F> {
     /// A later failure cuts the connection, which no client can mistake for the end. PostgreSQL searches for a part while the one
     /// before it is serialized and sent. No database connection is held while waiting for a slow client.
     async fn stream(mut self) -> Result<Response, Error> {
-        let reserved = self.lists.reserve()?;
+        let reserved = self.lists.memory.reserve()?;
         let mut first = Vec::new();
         // A small part has none if the first match is large.
         while first.is_empty() && !self.has_ended {
@@ -396,10 +325,11 @@ impl<F: Find> ListParts<F> {
             let mut pieces = Pieces::default();
             let json = Self::write(&mut self.has_begun, &first, true).await?;
             pieces.push(json, reserved)?;
-            return self.lists.counted(pieces);
+            return self.lists.memory.respond(pieces);
         }
         drop(reserved);
-        let share = (self.lists.memory).take(self.lists.address, STREAMED + self.lists.encoder)?;
+        let memory = &self.lists.memory;
+        let share = memory.take(STREAMED + memory.encoder)?;
         let share = Arc::new(share);
         let (parts, following) = mpsc::channel(1);
         let rest = async move {
@@ -425,7 +355,7 @@ impl<F: Find> ListParts<F> {
         parts: &Sending,
         share: &Arc<Share>,
     ) -> Result<(), Error> {
-        let (memory, address) = (self.lists.memory.clone(), self.lists.address);
+        let memory = self.lists.memory.clone();
         let mut has_begun = false;
         loop {
             let is_last = self.has_ended;
@@ -435,7 +365,7 @@ impl<F: Find> ListParts<F> {
                 // Matches that are much larger as JSON than they are stored.
                 let own_share = if json.len() > 2 * PART {
                     json.shrink_to_fit();
-                    Some(Arc::new(memory.take(address, json.len())?))
+                    Some(Arc::new(memory.take(json.len())?))
                 } else {
                     None
                 };
@@ -451,32 +381,6 @@ impl<F: Find> ListParts<F> {
             }
         }
     }
-}
-
-/// Channel to the body of a list.
-type Sending = mpsc::Sender<Result<Bytes, Error>>;
-
-/// Sends a list in parts of up to [`AT_ONCE`], so that its compression lets other requests have their turn. Ends if the client
-/// disconnects.
-async fn send_in_parts(parts: &Sending, mut list: Bytes) {
-    while !list.is_empty() {
-        let part = list.split_to(list.len().min(AT_ONCE));
-        if parts.send(Ok(part)).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Returns what a channel receives. tower-http polls it again after the end.
-fn received<T>(channel: mpsc::Receiver<T>) -> impl Stream<Item = T> {
-    let received = stream::unfold(channel, async |mut channel| {
-        channel.recv().await.map(|item| (item, channel))
-    });
-    received.fuse()
-}
-
-fn json_response(body: Body) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 #[cfg(test)]

@@ -34,9 +34,9 @@ pub enum Cost {
 /// Permits of large reads. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct LargeReads {
-    of_rows: Turns,
-    of_cpu: Turns,
-    of_pages: Turns,
+    rows: Turns,
+    cpu: Turns,
+    pages: Turns,
 }
 
 impl LargeReads {
@@ -47,19 +47,19 @@ impl LargeReads {
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);
         let reads = (cores / 2).min(connections as usize / 2).max(1);
         Self {
-            of_rows: Turns::new(reads),
+            rows: Turns::new(reads),
             // While a part of one is read, another one is serialized.
-            of_pages: Turns::new(2 * reads),
-            of_cpu: Turns::new(1),
+            pages: Turns::new(2 * reads),
+            cpu: Turns::new(1),
         }
     }
 
     /// Waits for a permit, for up to [`MAX_WAIT`], which is not part of the time of the read's statements.
     pub async fn acquire(&self, cost: Cost, caller: CallerKey) -> Result<Permit, Error> {
         let permits = match cost {
-            Cost::Rows => &self.of_rows,
-            Cost::Cpu => &self.of_cpu,
-            Cost::Page => &self.of_pages,
+            Cost::Rows => &self.rows,
+            Cost::Cpu => &self.cpu,
+            Cost::Page => &self.pages,
         };
         let permit = timeout(MAX_WAIT, permits.acquire(caller)).await;
         permit.map_err(|_| Error::Overloaded)

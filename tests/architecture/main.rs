@@ -37,7 +37,7 @@ const RESOURCES: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
     &["state", "error", "body", "extract", "openapi", "compression", "conditional", "credentials", "fields", "idempotency",
-      "kinds", "list_parameters", "operations", "paging", "problem", "request_context", "response", "scopes"];
+      "kinds", "list_body", "list_parameters", "operations", "paging", "problem", "request_context", "response", "scopes"];
 
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =

@@ -7,6 +7,7 @@ use proptest::{collection::vec, prelude::*, test_runner::TestCaseError};
 use serde_json::Value;
 
 use super::*;
+use crate::limits::shares::Shares;
 use crate::{config::Config, db::ConnectOptions};
 
 /// Items of these sizes in bytes, whose identifiers are their positions, from 1.
@@ -80,17 +81,19 @@ async fn read(find: InMemory, limit: Option<usize>) -> Result<Vec<usize>, TestCa
         let lists = Lists {
             database: database.clone(),
             links: Links::new(None),
-            memory: find.memory.clone(),
-            address: None,
+            memory: ListMemory {
+                shares: find.memory.clone(),
+                address: None,
+                encoder: 0,
+            },
             caller: CallerKey::Anonymous(None),
-            encoder: 0,
         };
         find.found.lock().expect("a lock").0 = 0;
         let parts = ListParts::new(lists, find.clone(), after, limit);
         let (response, end) = if limit.is_some() {
             let (lists, pieces, end) = parts.page().await.expect("a page");
             prop_assert_eq!(find.memory.in_use(), pieces.length);
-            (lists.counted(pieces).expect("a page"), end)
+            (lists.memory.respond(pieces).expect("a page"), end)
         } else {
             (parts.stream().await.expect("a list"), None)
         };

@@ -44,8 +44,8 @@ use crate::trace_context;
 pub(super) const KINDS: u32 = 9;
 /// Maximum number of requests in one statement. With 32 a batcher is slower, with more than 128 it is no faster.
 const MAX_BATCH_SIZE: usize = 128;
-/// Number of bytes of requests after which a batch ends.
-const MAX_BATCH_BYTES: usize = 256 << 10;
+/// Number of bytes of requests after which a batch ends: a small one waits for that of others before it.
+const MAX_BATCH_BYTES: usize = 64 << 10;
 /// Maximum number of queued requests; further requests are refused.
 const MAX_QUEUED: usize = 4096;
 /// Lock timeout of a batch that changes rows: the lock of one request delays all. They are then retried separately.
@@ -318,6 +318,8 @@ async fn serve<B: BatchedStatement>(
         state.queued.fetch_sub(items.len(), Relaxed);
         state.is_idle.store(false, Relaxed);
         state.is_busy.store(true, Relaxed);
+        // Small requests do not wait for large ones that came with them.
+        items.sort_by_key(|item| B::size(&item.input));
         while !items.is_empty() {
             let following = items.split_off(number_within_bytes(&items));
             execute_batch(&mut items, &mut connection, &context, &batch_sizes).await;
@@ -400,12 +402,12 @@ async fn execute_batch<B: BatchedStatement>(
     batch_sizes: &Histogram,
 ) {
     items.retain(|item| !item.result_sender.is_closed());
-    // The queue is in order of arrival. Requests do not have timers of their own, so the expired ones are ended here.
-    let expired = items.partition_point(|item| item.queued_at.elapsed() >= QUERY_TIMEOUT);
-    for item in items.drain(..expired) {
+    // Requests do not have timers of their own, so the expired ones are ended here.
+    let now = Instant::now();
+    for item in items.extract_if(.., |item| now - item.queued_at >= QUERY_TIMEOUT) {
         let _ = item.result_sender.send(Err(Error::TimedOut));
     }
-    let Some(queued_at) = items.first().map(|first| first.queued_at) else {
+    let Some(queued_at) = items.iter().map(|item| item.queued_at).min() else {
         return;
     };
     items.sort_by(|one, other| B::compare(&one.input, &other.input));

@@ -4,7 +4,7 @@
 //! - Rows are locked in the order of their identifiers, so that two batches cannot deadlock.
 //! - A pet is made available only if it is locked and no order holds it, or if it is available already: then no order
 //!   holds it.
-//! - The changes of a batch are applied in order of arrival, so that each sees the result of the one before.
+//! - The changes of a batch are applied one after the other, so that each sees the result of the one before.
 
 use std::{collections::HashMap, iter, slice};
 
