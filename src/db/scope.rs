@@ -26,7 +26,7 @@ tokio::task_local! {
     static STATE: Cell<State>;
 }
 
-/// Future with a state of its own. See [`Scope::until`].
+/// Future with a state of its own.
 #[derive(Debug)]
 pub struct Scope<F> {
     work: F,
@@ -102,9 +102,9 @@ pub async fn until<T>(
     .await
 }
 
-/// Waits for ever if the work was cancelled: it must not get a connection any more, and ends here.
+/// Waits for ever if the work was cancelled and holds no connection: it must not get one any more, and ends here.
 pub(super) async fn admit() {
-    if get(|state| state.is_cancelled) {
+    if get(|state| state.is_cancelled && state.connections == 0) {
         pending::<()>().await;
     }
 }
