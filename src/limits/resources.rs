@@ -7,7 +7,8 @@ use crate::config;
 
 /// Maximum number of bytes of images that are being sent.
 const MAX_IMAGES: usize = 64 << 20;
-/// Maximum number of requests that wait for a rendering. By default, a client may have as many as requests without credentials.
+/// Maximum number of look-ups of images and of requests that wait for a rendering. By default, a client may have as many as
+/// requests without credentials.
 const MAX_RENDERINGS: usize = 512;
 /// Maximum number of requests that wait for a password hash: about one second of work.
 const MAX_WAITING_HASHES: usize = 50;
@@ -21,7 +22,7 @@ pub struct ConcurrencyLimits {
     pub without_credentials: Shares,
     /// Number of requests with an unread body.
     pub arriving: Shares,
-    /// Number of requests that wait for a rendering, which goes on if the client disconnects.
+    /// Number of look-ups of images, and of requests that wait for a rendering, which goes on if the client disconnects.
     pub renderings: Shares,
     /// Number of passwords that are being hashed or wait for it, except those of lists of accounts.
     pub password_hashes: Shares,

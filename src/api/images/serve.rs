@@ -87,6 +87,7 @@ pub(super) async fn get(
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
     let content = async || {
+        let _share = (state.concurrency.renderings).take(request.client_address(), 1)?;
         let find = async |connection: &mut Connection| db::images::find(connection, pet, id).await;
         let image = state.database.run(find).await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
@@ -161,6 +162,8 @@ async fn rendering(
     content: &Content,
     width: RenderingWidth,
 ) -> Result<Option<Rendering>, Error> {
+    // Anyone can request images: the look-ups of an address must not fill the queue for connections.
+    let share = state.concurrency.renderings.take(address, 1)?;
     let found = find_rendering(&state.database, content.sha256, width).await?;
     if found.is_some()
         || state
@@ -169,7 +172,6 @@ async fn rendering(
     {
         return Ok(found);
     }
-    let share = state.concurrency.renderings.take(address, 1)?;
     let (state, content) = (state.clone(), content.clone());
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {

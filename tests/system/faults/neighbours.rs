@@ -226,17 +226,22 @@ const READERS: [(&str, usize, usize, &str); 7] = [
     ("16 of one, changes", 16, 1, "/changes?limit=1000"),
 ];
 
-/// Repeats a request until `stop`; returns its responses.
+/// Repeats a request until `stop`; returns the number of responses, and of those with the status 200. Reads bodies in pieces: to
+/// collect 16 MB would take the CPU that the other clients of the test need.
 async fn repeat(
     target: Arc<Target>,
     path: &'static str,
     stop: CancellationToken,
-) -> Vec<TimedResponse> {
-    let mut responses = Vec::new();
+) -> (usize, usize) {
+    let (mut all, mut done) = (0, 0);
     while !stop.is_cancelled() {
-        responses.push(TimedResponse::of(target.request(Method::GET, path)).await);
+        let response = target.request(Method::GET, path).send().await;
+        let mut response = response.expect("a response");
+        all += 1;
+        done += usize::from(response.status() == 200);
+        while response.chunk().await.expect("a whole body").is_some() {}
     }
-    responses
+    (all, done)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -268,7 +273,7 @@ async fn row_37_lists_of_large_pets_do_not_delay_others() {
     }
     let victim = stage.target.of_client([127, 0, 0, 3], &stage.target.key);
     let ordered = Arc::<AtomicUsize>::default();
-    // Returns the median of the victim beside readers, and the responses of both.
+    // Returns the median of the victim beside readers, its responses, and the numbers of theirs.
     let beside = async |number: usize, callers: usize, path| {
         let stop = CancellationToken::new();
         let reading: JoinSet<_> = (0..number)
@@ -280,15 +285,16 @@ async fn row_37_lists_of_large_pets_do_not_delay_others() {
         stop.cancel();
         let served = serving.await.expect("a client");
         let mut times: Vec<_> = served.iter().map(|it| it.latency).collect();
-        let read: Vec<_> = reading.join_all().await.into_iter().flatten().collect();
+        let read = reading.join_all().await.into_iter();
+        let read = read.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         (percentile(&mut times, 50.0), served, read)
     };
     beside(0, 1, "").await;
     for (name, number, callers, path) in READERS {
         let (alone, ..) = beside(0, 1, "").await;
         let (floor, ..) = beside(number, callers, "/pet/1").await;
-        let (median, served, read) = beside(number, callers, path).await;
-        row.note(format!("{name}: {}", by_status(&read)));
+        let (median, served, (all, done)) = beside(number, callers, path).await;
+        row.note(format!("{name}: {done} of {all} answered"));
         let failed = served.iter().filter(|it| !it.is_success());
         row.none("failed", failed.map(|it| format!("{it:?}")));
         // Wider in the short form, which measures for a second.
