@@ -68,7 +68,7 @@ pub(super) trait BatchedStatement: Sized + 'static {
         0
     }
 
-    /// Compares two requests by the order in which a statement is to process them; by default in order of arrival.
+    /// Compares two requests by the order in which a statement is to process them; by default in order of size, then arrival.
     fn compare(_: &Self::Input, _: &Self::Input) -> Ordering {
         Ordering::Equal
     }
