@@ -204,7 +204,7 @@ impl<F: Find> ListParts<F> {
             find,
             after,
             wanted,
-            is_small: wanted.is_none_or(|wanted| wanted <= MAX_SMALL),
+            is_small: wanted.is_some_and(|wanted| wanted <= MAX_SMALL),
             size: PART / NUMBERS.end(),
             has_begun: false,
             has_ended: false,
@@ -317,7 +317,7 @@ impl<F: Find> ListParts<F> {
     async fn stream(mut self) -> Result<Response, Error> {
         let reserved = self.lists.memory.reserve()?;
         let mut first = Vec::new();
-        // A small part has none if the first match is large.
+        // A part has none if its first match is large.
         while first.is_empty() && !self.has_ended {
             first = self.next().await?.unwrap_or_default();
         }

@@ -12,10 +12,11 @@ use crate::{
         fields::Violations,
         list_parameters::{SortParameter, Window, names, parse_distinct, read_sort},
         paging::{Find, Lists},
+        request_context::RequestContext,
         response,
     },
     db::{
-        self, Database, Found, Part,
+        self, Connection, Cost, Database, Found, Part,
         pets::{FoundByName, NamePosition, NameSearch, PetListing},
     },
     domain::{
@@ -101,6 +102,7 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
 )]
 pub(super) async fn tags(
     State(database): State<Database>,
+    context: RequestContext,
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
@@ -110,9 +112,11 @@ pub(super) async fn tags(
     });
     let prefix = violations.required("prefix", prefix);
     let prefix = violations.finish(prefix)?;
-    let names = database
-        .run(async |connection| db::pets::suggest_tags(connection, &prefix, MAX_SUGGESTED).await)
-        .await?;
+    let suggest = async |connection: &mut Connection| {
+        db::pets::suggest_tags(connection, &prefix, MAX_SUGGESTED).await
+    };
+    let caller = context.caller_key();
+    let names = database.read_large(Cost::Rows, caller, suggest).await?;
     response::json(StatusCode::OK, &SuggestedTags(names))
 }
 

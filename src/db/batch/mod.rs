@@ -44,9 +44,9 @@ use crate::trace_context;
 pub(super) const KINDS: u32 = 9;
 /// Maximum number of requests in one statement. With 32 a batcher is slower, with more than 128 it is no faster.
 const MAX_BATCH_SIZE: usize = 128;
-/// Number of bytes of requests after which a batch ends: a small one waits for that of others before it.
-const MAX_BATCH_BYTES: usize = 64 << 10;
-/// Maximum number of queued requests; further requests are refused.
+/// Number of bytes of requests after which a batch ends: a small one waits for the batch in progress.
+const MAX_BATCH_BYTES: usize = 32 << 10;
+/// Maximum number of queued requests, and of those taken from the queue that wait for a later batch; further requests are refused.
 const MAX_QUEUED: usize = 4096;
 /// Lock timeout of a batch that changes rows: the lock of one request delays all. They are then retried separately.
 const LOCK_TIMEOUT_OF_CHANGES: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ pub(super) trait BatchedStatement: Sized + 'static {
         0
     }
 
-    /// Compares two requests by the order in which a statement is to process them; by default in order of size, then arrival.
+    /// Compares two requests by the order in which a statement is to process them; by default in that of their arrival, or of their size.
     fn compare(_: &Self::Input, _: &Self::Input) -> Ordering {
         Ordering::Equal
     }
@@ -291,7 +291,7 @@ async fn serve<B: BatchedStatement>(
     let mut closing = pin!(context.closing.child_token().cancelled_owned());
     let mut idle_checks = interval(IDLE_TIMEOUT);
     idle_checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut items = Vec::with_capacity(MAX_BATCH_SIZE);
+    let mut waiting = Vec::with_capacity(MAX_BATCH_SIZE);
     let batch_sizes =
         metrics::histogram!("db_client_operation_batch_size", "db_query_summary" => B::SUMMARY);
     // After a single request, the next single one is sent at once.
@@ -299,42 +299,52 @@ async fn serve<B: BatchedStatement>(
     loop {
         state.is_busy.store(false, Relaxed);
         state.is_idle.store(connection.idle.is_some(), Relaxed);
-        let received = tokio::select! {
-            biased;
-            () = &mut closing => break,
-            received = queue.recv_many(&mut items, MAX_BATCH_SIZE) => received,
-            _ = idle_checks.tick() => {
-                connection.close_if_idle_for(IDLE_TIMEOUT).await;
-                continue;
+        if waiting.is_empty() {
+            let received = tokio::select! {
+                biased;
+                () = &mut closing => break,
+                received = queue.recv_many(&mut waiting, MAX_BATCH_SIZE) => received,
+                _ = idle_checks.tick() => {
+                    connection.close_if_idle_for(IDLE_TIMEOUT).await;
+                    continue;
+                }
+            };
+            if received == 0 {
+                break;
             }
-        };
-        if received == 0 {
-            break;
+            if had_several || received > 1 {
+                collect(&mut queue, &mut waiting, MAX_BATCH_SIZE).await;
+            }
+        } else if !context.closing.is_cancelled() {
+            // So that small requests overtake large ones.
+            collect(&mut queue, &mut waiting, MAX_QUEUED).await;
         }
-        if had_several || received > 1 {
-            collect(&mut queue, &mut items, MAX_BATCH_SIZE).await;
-        }
-        had_several = items.len() > 1;
-        state.queued.fetch_sub(items.len(), Relaxed);
+        had_several = waiting.len() > 1;
+        let next = choose(&mut waiting);
+        let batch = waiting.drain(..next).collect();
+        state.queued.fetch_sub(next, Relaxed);
         state.is_idle.store(false, Relaxed);
         state.is_busy.store(true, Relaxed);
-        // Small requests do not wait for large ones that came with them.
-        items.sort_by_key(|item| B::size(&item.input));
-        while !items.is_empty() {
-            let following = items.split_off(number_within_bytes(&items));
-            execute_batch(&mut items, &mut connection, &context, &batch_sizes).await;
-            items = following;
-        }
+        execute_batch(batch, &mut connection, &context, &batch_sizes).await;
     }
     connection.close_if_idle_for(Duration::ZERO).await;
 }
 
-/// Returns the number of requests, at least one, of which the last one may exceed [`MAX_BATCH_BYTES`].
-fn number_within_bytes<B: BatchedStatement>(items: &[BatchItem<B>]) -> usize {
+/// Returns the number of waiting requests that the next batch has. If these are not all, they are sorted: first the one that has
+/// waited longest, so that each gets its turn, then the small ones, which do not wait for large ones before them.
+fn choose<B: BatchedStatement>(waiting: &mut [BatchItem<B>]) -> usize {
+    let size = |item: &BatchItem<B>| B::size(&item.input);
+    let bytes: usize = waiting.iter().map(size).sum();
+    if waiting.len() <= MAX_BATCH_SIZE && bytes <= MAX_BATCH_BYTES {
+        return waiting.len();
+    }
+    let oldest = (0..waiting.len()).min_by_key(|index| waiting[*index].queued_at);
+    waiting.swap(0, oldest.unwrap_or_default());
+    waiting[1..].sort_by_key(|item| (size(item), item.queued_at));
     let mut bytes = 0;
-    let within = items.iter().take_while(|item| {
+    let within = waiting.iter().take(MAX_BATCH_SIZE).take_while(|item| {
         let has_room = bytes < MAX_BATCH_BYTES;
-        bytes += B::size(&item.input);
+        bytes += size(item);
         has_room
     });
     within.count()
@@ -396,7 +406,7 @@ impl BatchConnection {
 
 /// Executes `items` in one statement on the batcher's connection.
 async fn execute_batch<B: BatchedStatement>(
-    items: &mut Vec<BatchItem<B>>,
+    mut items: Vec<BatchItem<B>>,
     connection: &mut BatchConnection,
     context: &BatchContext,
     batch_sizes: &Histogram,
@@ -414,11 +424,11 @@ async fn execute_batch<B: BatchedStatement>(
     let batch_size = u32::try_from(items.len()).unwrap_or(u32::MAX);
     batch_sizes.record(batch_size);
     let batch_size = i64::from(batch_size);
-    for BatchItem { span, .. } in &*items {
+    for BatchItem { span, .. } in &items {
         span.record("db.operation.batch.size", batch_size);
     }
     let (mut inputs, result_senders): (Vec<_>, Vec<_>) = items
-        .drain(..)
+        .into_iter()
         .map(|item| (item.input, item.result_sender))
         .unzip();
 
