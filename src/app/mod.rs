@@ -41,7 +41,7 @@ use crate::{
     maintenance::{self, Maintained},
     server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
-    webhooks::{self, Deliveries},
+    webhooks,
 };
 
 /// The service: built and bound, not yet serving.
@@ -215,8 +215,8 @@ impl App {
         let end_of_deliveries = CancellationToken::new();
         let (feed, sender) = (state.feed.clone(), state.webhook_sender.clone());
         let deliveries =
-            Deliveries::new(database.clone(), feed, sender).map_err(Error::Webhooks)?;
-        let deliveries = tokio::spawn(deliveries.run(end_of_deliveries.clone()));
+            webhooks::deliver(database.clone(), feed, sender, end_of_deliveries.clone());
+        let deliveries = tokio::spawn(deliveries);
         let serving = shutdown.separate();
         let (stopping, stop) = (shutdown.clone(), serving.clone());
         tokio::spawn(async move {

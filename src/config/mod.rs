@@ -255,9 +255,9 @@ impl Config {
         if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
             return Err(("server.max_header_size", "must be from 8KiB to 1MiB"));
         }
-        // Half of them are for receivers that are slow or fail.
-        if self.webhooks.max_deliveries.get() < 2 {
-            return Err(("webhooks.max_deliveries", "must be at least 2"));
+        if !(1..=8).contains(&self.webhooks.max_deliveries) {
+            let reason = "must be from 1 to 8: the requests in progress to each webhook, no longer those of the process";
+            return Err(("webhooks.max_deliveries", reason));
         }
         // A whole list takes 2 MiB, and a client address may use an eighth.
         if server.max_response_memory.0 < 16 << 20 {

@@ -198,7 +198,7 @@ pub struct Changes {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhooks {
-    pub max_deliveries: NonZeroUsize,
+    pub max_deliveries: usize,
     pub allow_private: bool,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, FromRow, types::Json};
+use sqlx::{FromRow, types::Json};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
@@ -105,8 +105,12 @@ pub async fn newest(connection: &mut Connection) -> Result<Position, Error> {
         .map(Position)
 }
 
-/// Columns of a change that is not part of a page.
-const CHANGE: &str = "position, at, kind, resource, action, version, owner, actor, request_id, data, null::bigint as last";
+/// Columns of a change.
+macro_rules! columns {
+    () => {
+        "position, at, kind, resource, action, version, owner, actor, request_id, data"
+    };
+}
 
 /// Returns the first `limit` changes behind a position, of all kinds.
 pub async fn after(
@@ -114,9 +118,11 @@ pub async fn after(
     after: Position,
     limit: usize,
 ) -> Result<Vec<Change>, Error> {
-    let query = sqlx::query_as(AssertSqlSafe(format!(
-        "select {CHANGE} from changes where position > $1 and kind <> 'feed' order by position limit $2"
-    )));
+    let query = sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        ", null::bigint as last from changes where position > $1 and kind <> 'feed' order by position limit $2"
+    ));
     let query = query
         .bind(after.0)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX));
@@ -124,13 +130,25 @@ pub async fn after(
     Ok(rows.into_iter().filter_map(PageRow::change).collect())
 }
 
-/// Returns the first `limit` changes behind a position and up to another, of these kinds, or of all if there are none. Looks at up
-/// to 10,000 changes.
+/// Size in bytes of what is read before a change, in an order.
+macro_rules! bytes_before {
+    ($order:literal) => {
+        concat!(
+            "coalesce(sum(octet_length(data::text)) over (order by ",
+            $order,
+            " rows between unbounded preceding and 1 preceding), 0)"
+        )
+    };
+}
+
+/// Returns the first `limit` changes behind a position and up to another, of these kinds, or of all if there are none. They end with
+/// the first one after `max_bytes`. Looks at up to 10,000 changes.
 pub async fn between(
     connection: &mut Connection,
     (after, last): (Position, Position),
     kinds: &[String],
     limit: usize,
+    max_bytes: usize,
 ) -> Result<Page, Error> {
     // Before the changes themselves: what is deleted meanwhile would shift the end.
     let end = sqlx::query_scalar(
@@ -139,33 +157,49 @@ pub async fn between(
     let end = end.bind(after.0).bind(last.0).bind(MAX_BATCH.cast_signed());
     let end: Option<i64> = with_timeout(end.fetch_optional(&mut *connection)).await?;
     let end = end.map_or(last, Position);
-    let query = sqlx::query_as(AssertSqlSafe(format!(
-        "select {CHANGE} from changes
-         where position > $1 and position <= $2 and kind <> 'feed' and (kind = any ($3) or $3 = '{{}}')
-         order by position limit $4"
-    )));
+    let query = sqlx::query_as(concat!(
+        "select ", columns!(), ", last from (
+             select *, ", bytes_before!("position"), " as bytes, max(position) over () as last
+             from (select * from changes
+                   where position > $1 and position <= $2 and kind <> 'feed' and (kind = any ($3) or $3 = '{}')
+                   order by position limit $4) page
+         ) page where bytes < $5 order by position"
+    ));
     let query = query
         .bind(after.0)
         .bind(end.0)
         .bind(kinds)
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX));
     let rows: Vec<PageRow> = with_timeout(query.fetch_all(connection)).await?;
+    let is_full = rows.len() == limit || rows.last().is_some_and(|row| row.position < row.last);
     let changes: Vec<Change> = rows.into_iter().filter_map(PageRow::change).collect();
-    let last_of_full_page = changes.get(limit - 1).map(|change| change.position);
+    let last = changes.last().filter(|_| is_full);
     Ok(Page {
-        next: last_of_full_page.unwrap_or(end),
+        next: last.map_or(end, |change| change.position),
         changes,
     })
 }
 
-/// Returns the changes at these positions that are still recorded, in no order.
-pub async fn at(connection: &mut Connection, positions: &[Position]) -> Result<Vec<Change>, Error> {
+/// Returns the changes at these positions, in their order, `None` for those that are no longer recorded. They end with the first one
+/// after `max_bytes`.
+pub async fn at(
+    connection: &mut Connection,
+    positions: &[Position],
+    max_bytes: usize,
+) -> Result<Vec<Option<Change>>, Error> {
     let positions: Vec<i64> = positions.iter().map(|position| position.0).collect();
-    let query = sqlx::query_as(AssertSqlSafe(format!(
-        "select {CHANGE} from changes where position = any ($1)"
-    )));
-    let rows: Vec<PageRow> = with_timeout(query.bind(positions).fetch_all(connection)).await?;
-    Ok(rows.into_iter().filter_map(PageRow::change).collect())
+    let query = sqlx::query_as(concat!(
+        "select ", columns!(), ", null::bigint as last from (
+             select *, ", bytes_before!("number"), " as bytes
+             from unnest($1) with ordinality as wanted (position, number) left join changes using (position)
+         ) page where bytes < $2 order by number"
+    ));
+    let query = query
+        .bind(positions)
+        .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX));
+    let rows: Vec<PageRow> = with_timeout(query.fetch_all(connection)).await?;
+    Ok(rows.into_iter().map(PageRow::change).collect())
 }
 
 /// Returns the position of the last change that was published before a time, 0 if there is none.

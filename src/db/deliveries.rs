@@ -26,12 +26,26 @@ use crate::domain::{
     webhook::{Attempt, Receiver},
 };
 
-/// The last 20 attempts of those that are stored and those that are added, the newest first.
-macro_rules! last_attempts {
+/// Columns of a receiver, with the secrets that are valid now.
+macro_rules! receiver {
     () => {
-        "(select jsonb_agg(attempt order by (attempt ->> 'at')::timestamptz desc)
-          from (select attempt from jsonb_array_elements(excluded.attempts || webhook_attempts.attempts) attempt
-                order by (attempt ->> 'at')::timestamptz desc limit 20) last)"
+        "id, url, secret, case when old_secret_until > now() then old_secret end as old_secret"
+    };
+}
+
+/// The last 20 of some attempts, the newest first.
+macro_rules! last_attempts {
+    ($attempts:literal) => {
+        concat!(
+            "(select jsonb_agg(attempt order by (attempt ->> 'at')::timestamptz desc)
+              from (select attempt from jsonb_array_elements(",
+            $attempts,
+            ") attempt
+                    order by (attempt ->> 'at')::timestamptz desc limit 20) last)"
+        )
+    };
+    () => {
+        last_attempts!("excluded.attempts || webhook_attempts.attempts")
     };
 }
 
@@ -41,25 +55,23 @@ pub struct Claimed {
     /// Receiver.
     #[sqlx(flatten)]
     pub receiver: Receiver,
+    /// Number of the lease, which is random: no other turn has it.
+    pub lease: i64,
     /// Wanted kinds of changes; empty for all.
     pub kinds: Vec<String>,
-    /// True if the last answer was slow or a failure.
-    pub is_slow: bool,
     /// Position.
     pub position: Position,
     /// Position of the newest published change.
     pub head: Position,
 }
 
-/// Leases a webhook that has something to deliver, the one that has waited longest. `lease` is a number that no
-/// other turn has.
+/// Leases a webhook that has something to deliver, the one that has waited longest.
 pub async fn claim(
     connection: &mut Connection,
-    lease: i64,
     length: Duration,
 ) -> Result<Option<Claimed>, Error> {
-    let query = sqlx::query_as(
-        "update webhooks set lease = $1, leased_until = clock_timestamp() + make_interval(secs => $2)
+    let query = sqlx::query_as(concat!(
+        "update webhooks set lease = (random() * 9e15)::bigint, leased_until = clock_timestamp() + make_interval(secs => $1)
          where id = (
              select id from webhooks w
              where enabled and next_at <= now() and (leased_until is null or leased_until < now())
@@ -70,10 +82,24 @@ pub async fn claim(
                                where first.next_at <= now()))
              order by next_at, id limit 1 for update skip locked
          )
-         returning id, url, secret, case when old_secret_until > now() then old_secret end as old_secret, kinds, is_slow, position,
-                   greatest(position, (select position from changes_clock)) as head",
-    );
-    let query = query.bind(lease).bind(length.as_secs_f64());
+         returning ", receiver!(), ", lease, kinds, position, greatest(position, (select position from changes_clock)) as head"
+    ));
+    let query = query.bind(length.as_secs_f64());
+    with_timeout(query.fetch_optional(connection)).await
+}
+
+/// Returns the receiver of a webhook. Returns `None` if the webhook is disabled or does not exist, or its lease has passed to another.
+pub async fn receiver(
+    connection: &mut Connection,
+    webhook: WebhookId,
+    lease: i64,
+) -> Result<Option<Receiver>, Error> {
+    let query = sqlx::query_as(concat!(
+        "select ",
+        receiver!(),
+        " from webhooks where id = $1 and lease = $2 and enabled"
+    ));
+    let query = query.bind(webhook.get()).bind(lease);
     with_timeout(query.fetch_optional(connection)).await
 }
 
@@ -152,7 +178,7 @@ pub struct Undelivered {
 /// What a turn has done.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Position up to which changes are delivered, or are in `undelivered`.
+    /// Position up to which changes are delivered, or are in `undelivered`; that of the webhook if it is greater.
     pub position: Position,
     /// Time until the next turn at the earliest.
     pub pause: Duration,
@@ -160,8 +186,6 @@ pub struct Outcome {
     pub done: Vec<i64>,
     /// Others.
     pub undelivered: Vec<Undelivered>,
-    /// True if the last answer was slow or a failure.
-    pub is_slow: bool,
     /// URL of the receiver if it wants no further messages.
     pub gone: Option<String>,
     /// Last attempts, the newest first.
@@ -180,10 +204,10 @@ pub async fn settle(
         "with mine as (
              update webhooks
              set position = greatest(position, $3), next_at = now() + make_interval(secs => $4), lease = null, leased_until = null,
-                 is_slow = $7, old_secret = case when old_secret_until > now() then old_secret end
+                 old_secret = case when old_secret_until > now() then old_secret end
              where id = $1 and lease = $2 returning id
          ), tried as (
-             insert into webhook_attempts (webhook_id, attempts) select id, $8 from mine where $8 <> '[]'
+             insert into webhook_attempts (webhook_id, attempts) select id, ", last_attempts!("$7"), " from mine where $7 <> '[]'
              on conflict (webhook_id) do update set attempts = ", last_attempts!(), "
          ), done as (
              delete from webhook_retries r using mine where webhook_id = mine.id and r.position = any ($5)
@@ -207,7 +231,6 @@ pub async fn settle(
     .bind(outcome.pause.as_secs_f64())
     .bind(&outcome.done)
     .bind(Json(&outcome.undelivered))
-    .bind(outcome.is_slow)
     .bind(Json(&outcome.attempts));
     let is_mine = with_timeout(query.fetch_one(&mut *connection)).await?;
     if let Some(url) = outcome.gone.as_ref().filter(|_| is_mine) {
@@ -238,11 +261,12 @@ pub async fn begin_test(
     id: WebhookId,
     timeout: Duration,
 ) -> Result<Option<Receiver>, Error> {
-    let query = sqlx::query_as(
+    let query = sqlx::query_as(concat!(
         "update webhooks set test_until = now() + make_interval(secs => $2)
          where id = $1 and enabled and (test_until is null or test_until < now())
-         returning id, url, secret, case when old_secret_until > now() then old_secret end as old_secret",
-    );
+         returning ",
+        receiver!()
+    ));
     let query = query.bind(id.get()).bind(timeout.as_secs_f64());
     with_timeout(query.fetch_optional(connection)).await
 }

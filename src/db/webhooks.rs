@@ -51,13 +51,14 @@ pub struct WebhookRecord {
     #[serde(serialize_with = "serialize_time")]
     #[schema(value_type = String, format = "date-time", max_length = 64)]
     pub created_at: DateTime<Utc>,
-    /// Number of deliveries that wait for another attempt, or behind one of the same resource.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    /// Number of changes that it has not got, up to 10,000: those that wait for another attempt, and those not tried yet, as far as
+    /// they are among the next 10,000 of all kinds.
+    #[schema(minimum = 0, maximum = 10_000)]
     pub waiting: i64,
     /// Number of deliveries that were given up.
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub parked: i64,
-    /// Age of the oldest change that was not sent yet.
+    /// Age of the oldest of them in seconds, since its position; 0 if there are none.
     #[schema(minimum = 0)]
     pub lag_seconds: f64,
     /// Key of the signatures, in the form of Standard Webhooks. Only in the response to its creation or rotation.
@@ -67,16 +68,22 @@ pub struct WebhookRecord {
     pub secret: Option<String>,
 }
 
-/// Query for webhooks, without its condition and order. Positions are microseconds since 1970.
+/// Query for webhooks, without its condition and order. Positions are microseconds since 1970. Of the changes behind the position,
+/// those wanted are counted of the first 10,000.
 const RECORDS: &str = "
-    select id, url, kinds, created_at, enabled,
-           (select count(*) from webhook_retries where webhook_id = webhooks.id and parked_at is null) as waiting,
-           (select count(*) from webhook_retries where webhook_id = webhooks.id and parked_at is not null) as parked,
+    select id, url, kinds, created_at, enabled, parked, least(waiting.number + unread.number, 10000) as waiting,
            greatest(extract(epoch from now()) - coalesce(
-               (select min(position) / 1000000.0 from changes where changes.position > webhooks.position),
-               extract(epoch from now())
+               least(waiting.oldest, unread.oldest) / 1000000.0, extract(epoch from now())
            ), 0)::float8 as lag_seconds
-    from webhooks";
+    from webhooks,
+         lateral (select count(*) as number, min(position) as oldest
+                  from webhook_retries where webhook_id = webhooks.id and parked_at is null) waiting,
+         lateral (select count(*) as parked
+                  from webhook_retries where webhook_id = webhooks.id and parked_at is not null) parked,
+         lateral (select count(*) as number, min(changes.position) as oldest
+                  from (select position, kind from changes where changes.position > webhooks.position
+                        order by position limit 10000) changes
+                  where kind <> 'feed' and (kind = any (kinds) or kinds = '{}')) unread";
 
 /// Inserts a webhook, which begins behind the newest published change. Returns `None` if there are [`MAX_WEBHOOKS`].
 pub async fn insert(

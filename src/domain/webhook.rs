@@ -133,9 +133,6 @@ pub struct Receiver {
     pub old_secret: Option<WebhookSecret>,
 }
 
-/// Number of attempts of a webhook that are kept.
-pub const MAX_ATTEMPTS: usize = 20;
-
 /// Attempt to send a message to a webhook.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

@@ -4,7 +4,10 @@
 //! - [`METRICS`] describes every metric. A test compares it with those served.
 //! - Labels have few values, and clients cannot invent new ones.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{Mutex, PoisonError},
+};
 
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -120,8 +123,8 @@ pub const METRICS: &[Described] = &[
     metric(Counter, "webhooks_deliveries_total", &[("webhook", &[]), ("result", &["delivered", "failed", "parked"])],
         "Deliveries to webhooks: made, failed and repeated later, and given up."),
     metric(Gauge, "webhooks_lag_seconds", &[("webhook", &[])],
-        "Age of the oldest change that an enabled webhook has not passed, as of the last 10 s."),
-    metric(Gauge, "webhooks_waiting", &[("webhook", &[])], "Deliveries to a webhook that wait for another attempt."),
+        "Age of the oldest change that an enabled webhook has not got, as of the last 10 s."),
+    metric(Gauge, "webhooks_waiting", &[("webhook", &[])], "Changes that a webhook has not got, up to 10,000, as of the last 10 s."),
     metric(Gauge, "webhooks_parked", &[("webhook", &[])], "Deliveries to a webhook that were given up."),
 
     metric(Gauge, "images_uploads_in_flight", &[], "Uploads in progress."),
@@ -172,19 +175,20 @@ impl Metrics {
     }
 }
 
-/// Leaves out the series of deleted webhooks, those with a lag of NaN: the recorder keeps all series.
+/// Leaves out the series of webhooks without a lag, which are deleted: the recorder keeps all series.
 fn without_deleted_webhooks(text: &str) -> String {
+    let webhook = |line: &str| {
+        let labels = line.strip_prefix("webhooks_")?.split_once("{webhook=\"")?.1;
+        labels.split_once('"').map(|(id, _)| id.to_owned())
+    };
     let lags = text
         .lines()
-        .filter_map(|line| line.strip_prefix("webhooks_lag_seconds"));
-    let deleted: Vec<_> = lags
-        .filter_map(|labels| labels.strip_suffix("} NaN"))
-        .collect();
-    let is_left_out = |line: &&str| {
-        line.starts_with("webhooks_") && deleted.iter().any(|labels| line.contains(labels))
-    };
+        .filter(|line| line.starts_with("webhooks_lag_seconds{") && !line.ends_with(" NaN"));
+    let existing: HashSet<_> = lags.filter_map(webhook).collect();
     let lines = text.split_inclusive('\n');
-    lines.filter(|line| !is_left_out(line)).collect()
+    lines
+        .filter(|line| webhook(line).is_none_or(|id| existing.contains(&id)))
+        .collect()
 }
 
 /// Installs the process's metrics recorder, or returns the handle to the installed one.

@@ -2,8 +2,7 @@
 //!
 //! Invariants:
 //! - The first deliveries of the changes of a resource are in their order.
-//! - No webhook delays another: each has a turn of its own, and of the requests of the process at most half are to receivers that
-//!   fail or are slow ([`send`]).
+//! - No webhook delays another: each has a turn and requests of its own, and they share nothing.
 //! - A webhook is read no further while many of its resources fail, or many deliveries wait ([`turn`]).
 //! - A turn begins no request in the second half of its lease: the last one ends before another replica begins.
 
@@ -11,11 +10,7 @@ mod send;
 mod test;
 mod turn;
 
-use std::{
-    collections::HashSet,
-    sync::atomic::{AtomicI64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::{collections::HashSet, time::Duration};
 
 use tokio::{task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use self::turn::{LEASE, Turn};
 pub use self::{send::Sender, test::test};
 use crate::{
-    db::{self, Database, deliveries::Claimed},
+    db::{self, Database},
     domain::webhook::MAX_WEBHOOKS,
     feed::Feed,
 };
@@ -33,65 +28,36 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of the gauges.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Delivery task of a replica.
-pub struct Deliveries {
-    database: Database,
-    feed: Feed,
-    sender: Sender,
-    /// Lease of the next turn. Those of another replica begin elsewhere.
-    lease: AtomicI64,
-}
-
-impl Deliveries {
-    /// Creates the task. Fails if the system has no random numbers.
-    pub fn new(database: Database, feed: Feed, sender: Sender) -> Result<Self, String> {
-        let lease = getrandom::u64().map_err(|error| error.to_string())?;
-        Ok(Self {
-            database,
-            feed,
-            sender,
-            lease: AtomicI64::new(lease.cast_signed()),
-        })
-    }
-
-    /// Delivers until `end` is cancelled, and the turns in progress have ended, some 2 s later. There are as many turns at most as
-    /// webhooks.
-    pub async fn run(self, end: CancellationToken) {
-        let mut turns = JoinSet::new();
-        loop {
-            tokio::select! {
-                () = end.cancelled() => break,
-                Some(_) = turns.join_next() => {}
-                () = async {
-                    sleep(INTERVAL).await;
-                    self.feed.has_webhooks().await;
-                } => {}
-            }
-            while !end.is_cancelled() {
-                match self.claim().await {
-                    Ok(Some((lease, webhook))) => {
-                        let (database, sender) = (self.database.clone(), self.sender.clone());
-                        let turn = Turn::new(database, sender, end.clone(), webhook, lease);
-                        turns.spawn(turn.run());
-                    }
-                    Ok(None) | Err(db::Error::Unavailable(_)) => break,
-                    Err(error) => {
-                        tracing::warn!(%error, "failed to search for webhooks with changes; retrying in 200 ms");
-                        break;
-                    }
+/// Delivers until `end` is cancelled, and the turns in progress have ended, some 2 s later. There are as many turns at most as
+/// webhooks.
+pub async fn deliver(database: Database, feed: Feed, sender: Sender, end: CancellationToken) {
+    let mut turns = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = end.cancelled() => break,
+            Some(_) = turns.join_next() => {}
+            () = async {
+                sleep(INTERVAL).await;
+                feed.has_webhooks().await;
+            } => {}
+        }
+        while !end.is_cancelled() {
+            let claim =
+                database.run(async |connection| db::deliveries::claim(connection, LEASE).await);
+            match claim.await {
+                Ok(Some(webhook)) => {
+                    let turn = Turn::new(database.clone(), sender.clone(), end.clone(), webhook);
+                    turns.spawn(turn.run());
+                }
+                Ok(None) | Err(db::Error::Unavailable(_)) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "failed to search for webhooks with changes; retrying in 200 ms");
+                    break;
                 }
             }
         }
-        while turns.join_next().await.is_some() {}
     }
-
-    async fn claim(&self) -> Result<Option<(i64, Claimed)>, db::Error> {
-        let lease = self.lease.fetch_add(1, Relaxed);
-        let claimed = self
-            .database
-            .run(async |connection| db::deliveries::claim(connection, lease, LEASE).await);
-        Ok(claimed.await?.map(|webhook| (lease, webhook)))
-    }
+    while turns.join_next().await.is_some() {}
 }
 
 /// Updates the gauges of webhooks, for ever. Those of a deleted webhook become NaN, with which its series are left out.

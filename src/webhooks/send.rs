@@ -3,16 +3,8 @@
 //! Invariants:
 //! - A response begins within [`TIMEOUT`], its body is read for [`MAX_READ`], and no redirect or proxy of the environment is followed.
 //! - Unless `webhooks.allow_private` is set, a connection is opened only to an address that was checked to be public.
-//! - Of the permits, half are for requests that take longer than [`SLOW`], or are expected to fail or to take so long: a request
-//!   that has none of them is cancelled then. So the others become free soon, however many receivers do not respond.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -20,10 +12,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use reqwest::{Client, Response, StatusCode, header};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 
 use crate::{
@@ -38,8 +27,6 @@ use crate::{
 
 /// Maximum time until a response begins, with the resolution of the name.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which a request needs a permit of the slow ones.
-pub const SLOW: Duration = Duration::from_secs(1);
 /// Number of bytes of a response after which it is read no further, and time for it. Its connection can be used again if it is
 /// shorter.
 const MAX_RESPONSE: usize = 1 << 10;
@@ -49,29 +36,13 @@ const MAX_REASON: usize = 500;
 /// Maximum time for which a receiver can put a delivery off.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
-/// Sends the requests of a process. Clones share the permits.
+/// Sends the requests of a process.
 #[derive(Clone)]
-pub struct Sender(Arc<Inner>);
-
-struct Inner {
+pub struct Sender {
     client: Client,
-    requests: Semaphore,
-    slow: Semaphore,
     allow_private: bool,
-}
-
-/// Permit of a request in progress.
-pub struct Permit<'a> {
-    slow: Option<SemaphorePermit<'a>>,
-    #[expect(dead_code, reason = "held")]
-    request: SemaphorePermit<'a>,
-}
-
-impl Permit<'_> {
-    /// Returns true if the request may take longer than [`SLOW`].
-    pub const fn is_slow(&self) -> bool {
-        self.slow.is_some()
-    }
+    /// Maximum number of requests to a webhook that are in progress.
+    pub max_deliveries: usize,
 }
 
 /// Outcome of a message.
@@ -80,10 +51,6 @@ pub struct Sent {
     pub attempt: Attempt,
     /// Time for which the receiver puts the delivery off (RFC 9110 §10.2.3).
     pub retry_after: Option<Duration>,
-    /// True if it took longer than [`SLOW`].
-    pub is_slow: bool,
-    /// True if the request was cancelled in favour of others.
-    pub is_cancelled: bool,
 }
 
 impl Sent {
@@ -105,74 +72,34 @@ impl Sender {
         if !config.allow_private {
             builder = builder.dns_resolver(Arc::new(PublicAddresses));
         }
-        let max = config.max_deliveries.get();
-        Ok(Self(Arc::new(Inner {
+        Ok(Self {
             client: builder.build().map_err(|error| with_causes(&error))?,
-            requests: Semaphore::new(max),
-            slow: Semaphore::new((max / 2).max(1)),
             allow_private: config.allow_private,
-        })))
+            max_deliveries: config.max_deliveries,
+        })
     }
 
-    /// Waits until a request may be sent. `is_slow` says if it is expected to fail or to take long; it is read again after a wait.
-    pub async fn permit(&self, is_slow: impl Fn() -> bool) -> Option<Permit<'_>> {
-        loop {
-            let slow = if is_slow() {
-                Some(self.0.slow.acquire().await.ok()?)
-            } else {
-                None
-            };
-            let request = self.0.requests.acquire().await.ok()?;
-            if slow.is_some() || !is_slow() {
-                return Some(Permit { slow, request });
-            }
-        }
-    }
-
-    /// Sends a message. Sets `is_slow` once the request takes longer than [`SLOW`].
+    /// Sends a message.
     #[expect(
         clippy::disallowed_methods,
         reason = "the signature has the time of the attempt"
     )]
-    pub async fn send<'a>(
-        &'a self,
-        receiver: &Receiver,
-        message: &Message,
-        mut permit: Permit<'a>,
-        is_slow: &AtomicBool,
-    ) -> Sent {
+    pub async fn send(&self, receiver: &Receiver, message: Message) -> Sent {
         let (at, began) = (Utc::now(), Instant::now());
         let span = tracing::debug_span!(target: trace_context::TARGET, "deliver to a webhook", webhook = %receiver.id, message = message.id);
-        let request = self.request(receiver, message, at).instrument(span);
-        tokio::pin!(request);
-        let mut answer = timeout(SLOW, &mut request).await;
-        let mut is_cancelled = false;
-        if answer.is_err() {
-            is_slow.store(true, Relaxed);
-            if permit.slow.is_none() {
-                permit.slow = self.0.slow.try_acquire().ok();
-            }
-            is_cancelled = !permit.is_slow();
-            if !is_cancelled {
-                answer = Ok(request.await);
-            }
-        }
+        let position = message.position;
+        let answer = self.request(receiver, message, at).instrument(span).await;
         let duration = began.elapsed();
-        let answer = answer.unwrap_or_else(|_| {
-            Err("no response within 1 s, while too many others take as long".to_owned())
-        });
         let mut sent = Sent {
             attempt: Attempt {
                 at,
-                position: message.position,
+                position,
                 status: None,
                 error: None,
                 duration_seconds: (duration.as_secs_f64() * 1_000.0).round() / 1_000.0,
                 response: None,
             },
             retry_after: None,
-            is_slow: false,
-            is_cancelled,
         };
         match answer {
             Ok(response) => {
@@ -188,17 +115,16 @@ impl Sender {
                 sent.attempt.error = Some(reason.chars().take(MAX_REASON).collect());
             }
         }
-        sent.is_slow = began.elapsed() > SLOW;
         sent
     }
 
     async fn request(
         &self,
         receiver: &Receiver,
-        message: &Message,
+        message: Message,
         at: DateTime<Utc>,
     ) -> Result<Response, String> {
-        let url = WebhookUrl::from_stored(&receiver.url, self.0.allow_private);
+        let url = WebhookUrl::from_stored(&receiver.url, self.allow_private);
         let url = url.map_err(|reason| format!("the URL {reason}"))?;
         let secrets = [Some(&receiver.secret), receiver.old_secret.as_ref()];
         let signatures: Vec<_> = secrets
@@ -207,18 +133,17 @@ impl Sender {
             .map(|secret| message.sign(at, secret))
             .collect();
         let request = self
-            .0
             .client
             .post(url.get().clone())
             .header("content-type", "application/json")
             .header("webhook-signature", signatures.join(" "))
             .header("webhook-id", &message.id)
             .header("webhook-timestamp", at.timestamp())
-            .body(message.body.clone());
+            .body(message.body);
         let failed = |error: reqwest::Error| with_causes(&error.without_url());
         let mut request = request.build().map_err(failed)?;
         trace_context::inject(request.headers_mut());
-        let response = timeout(TIMEOUT, self.0.client.execute(request)).await;
+        let response = timeout(TIMEOUT, self.client.execute(request)).await;
         let response =
             response.map_err(|_| format!("no response within {} s", TIMEOUT.as_secs()))?;
         response.map_err(failed)

@@ -1,9 +1,8 @@
 //! Tests: one message of the type `test` each, which is no delivery. The outcome is returned.
 
-use std::{panic::resume_unwind, sync::atomic::AtomicBool, time::Duration};
+use std::{panic::resume_unwind, time::Duration};
 
 use chrono::Utc;
-use tokio::time::timeout;
 
 use super::send::{Message, Sender};
 use crate::{
@@ -11,8 +10,6 @@ use crate::{
     domain::{id::WebhookId, webhook::Attempt},
 };
 
-/// Maximum time for a permit. The request and the beginning of its response take up to 11 s more: 12 s in all.
-const PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after which a test has ended, also if this process has died.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
@@ -32,19 +29,7 @@ pub async fn test(
         #[expect(clippy::disallowed_methods, reason = "the time of the attempt")]
         let now = Utc::now();
         let message = Message::test(&receiver, now);
-        let is_slow = AtomicBool::new(false);
-        let permit = timeout(PERMIT_TIMEOUT, sender.permit(|| false)).await;
-        let attempt = match permit.ok().flatten() {
-            Some(permit) => sender.send(&receiver, &message, permit, &is_slow).await.attempt,
-            None => Attempt {
-                at: now,
-                position: None,
-                status: None,
-                error: Some("nothing was sent, since too many requests to others are in progress; try again".to_owned()),
-                duration_seconds: 0.0,
-                response: None,
-            },
-        };
+        let attempt = sender.send(&receiver, message).await.attempt;
         let stored = database
             .run(async |connection| db::deliveries::end_test(connection, id, &attempt).await);
         stored.await?;

@@ -1,18 +1,17 @@
 //! Turn of a webhook: reads what is due and the next changes, sends them, and stores what is left.
 
 use std::{
-    cmp::Reverse,
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use futures_util::future::join_all;
 use tokio::{
-    sync::Semaphore,
+    sync::{Mutex, Semaphore},
     time::{Instant, sleep, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
@@ -25,21 +24,20 @@ use crate::{
     },
     domain::{
         change::Change,
-        webhook::{Attempt, GIVE_UP_AFTER, MAX_ATTEMPTS, delay},
+        webhook::{GIVE_UP_AFTER, Receiver, delay},
     },
 };
 
 /// Duration of a lease. After a crash, a webhook waits for it.
 pub const LEASE: Duration = Duration::from_secs(30);
-/// Maximum number of deliveries of a turn.
+/// Maximum number of deliveries of a turn of those that are due and of new ones together, and size in bytes after which either end:
+/// all webhooks may have turns at once.
 const MAX_PAGE: usize = 100;
+const MAX_BYTES: usize = 256 << 10;
 /// Maximum number of resources that fail while changes are read.
 const MAX_BLOCKED: usize = 100;
 /// Maximum number of deliveries that wait while changes are read.
 const MAX_WAITING: usize = 900;
-/// Maximum number of requests to a webhook that are in progress, without the one that repeats what has failed: one less for each
-/// resource that fails, and half of them if the receiver is slow.
-const MAX_LANES: usize = 8;
 /// Time within a turn in which repetitions begin. Receivers that are up again take many of them, and of those that hang one: others
 /// would make the turn long for the resources that do not fail.
 const REPETITION_TIME: Duration = Duration::from_secs(2);
@@ -47,6 +45,8 @@ const REPETITION_TIME: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time after the end for requests in progress. What is not finished is sent again.
 const GRACE: Duration = Duration::from_secs(1);
+/// Time after which the receiver is read again, with its secrets: one that was replaced twice signs no request a second later.
+const MAX_AGE: Duration = Duration::from_millis(500);
 
 /// Turn of a webhook.
 pub struct Turn {
@@ -54,12 +54,10 @@ pub struct Turn {
     sender: Sender,
     end: CancellationToken,
     webhook: Claimed,
-    lease: i64,
-    /// True if the last answer was slow or a failure.
-    is_slow: AtomicBool,
-    /// True once the receiver wants no further messages.
-    is_gone: AtomicBool,
-    attempts: Mutex<Vec<Attempt>>,
+    /// Receiver, and when it was read.
+    receiver: Mutex<(Receiver, Instant)>,
+    /// URL of the receiver, once it wants no further messages.
+    gone: OnceLock<String>,
 }
 
 /// Deliveries of a resource, in their order.
@@ -75,18 +73,6 @@ struct Delivery {
 }
 
 impl Delivery {
-    const fn new(change: Change) -> Self {
-        Self {
-            change,
-            attempts: None,
-            is_last_attempt: false,
-        }
-    }
-
-    fn is_repetition(&self) -> bool {
-        self.attempts > Some(0)
-    }
-
     fn resource(&self) -> (&str, &str) {
         (&self.change.kind, &self.change.resource)
     }
@@ -119,7 +105,7 @@ impl Delivery {
     }
 }
 
-/// Bound of the requests in progress: one until the receiver has accepted a message, then more.
+/// Bound of the requests in progress: one until the receiver has accepted a message, so that one that hangs has no more.
 struct Lanes {
     permits: Semaphore,
     more: AtomicUsize,
@@ -134,10 +120,8 @@ impl Lanes {
     }
 
     /// Admits the others, after the first message that is accepted.
-    fn open(&self, is_slow: bool) {
-        let more = self.more.swap(0, Relaxed);
-        self.permits
-            .add_permits(if is_slow { more / 2 } else { more });
+    fn open(&self) {
+        self.permits.add_permits(self.more.swap(0, Relaxed));
     }
 }
 
@@ -148,17 +132,14 @@ impl Turn {
         sender: Sender,
         end: CancellationToken,
         webhook: Claimed,
-        lease: i64,
     ) -> Self {
         Self {
             database,
             sender,
             end,
-            is_slow: AtomicBool::new(webhook.is_slow),
-            is_gone: AtomicBool::new(false),
-            attempts: Mutex::default(),
+            receiver: Mutex::new((webhook.receiver.clone(), Instant::now())),
+            gone: OnceLock::new(),
             webhook,
-            lease,
         }
     }
 
@@ -177,10 +158,7 @@ impl Turn {
             db::deliveries::waiting(connection, webhook, GIVE_UP_AFTER, MAX_WAITING).await
         });
         let waiting = waiting.await?;
-        let mut outcome = Outcome {
-            position: self.webhook.position,
-            ..Outcome::default()
-        };
+        let mut outcome = Outcome::default();
         let mut deliveries = self.due(&waiting, &mut outcome).await?;
         let failing = waiting
             .chunk_by(Waiting::is_of_same_resource)
@@ -194,21 +172,23 @@ impl Turn {
         }
         let (repeated, first): (Vec<Group>, Vec<Group>) = grouped(deliveries)
             .into_iter()
-            .partition(|group| group.iter().any(Delivery::is_repetition));
+            .partition(|group| group.iter().any(|delivery| delivery.attempts > Some(0)));
         let until = began + LEASE / 2;
-        let lanes = Lanes::new(MAX_LANES.saturating_sub(failing).max(1));
-        let sent = tokio::join!(
-            self.send(repeated, Lanes::new(1), began + REPETITION_TIME),
-            self.send(first, lanes, until)
-        );
-        for (done, undelivered) in sent.0.into_iter().chain(sent.1) {
-            outcome.done.extend(done);
-            outcome.undelivered.extend(undelivered);
+        let max = self.sender.max_deliveries;
+        let lanes = [1, max.saturating_sub(failing).max(1)].map(Lanes::new);
+        let repeat = self.send(repeated, &lanes[0], began + REPETITION_TIME);
+        let send = self.send(first, &lanes[1], until);
+        let (repeated, first) = if max == 1 {
+            (repeat.await, send.await)
+        } else {
+            tokio::join!(repeat, send)
+        };
+        for group in repeated.into_iter().chain(first) {
+            outcome.done.extend(group.done);
+            outcome.undelivered.extend(group.undelivered);
+            outcome.attempts.extend(group.attempts);
         }
-        outcome.is_slow = self.is_slow.load(Relaxed);
-        let is_gone = self.is_gone.load(Relaxed);
-        outcome.gone = is_gone.then(|| self.webhook.receiver.url.clone());
-        outcome.attempts = self.last_attempts();
+        outcome.gone = self.gone.get().cloned();
         self.settle(&outcome, began + LEASE - db::QUERY_TIMEOUT)
             .await
     }
@@ -229,13 +209,11 @@ impl Turn {
         let positions: Vec<_> = due.iter().map(|row| row.position).collect();
         let changes = self
             .database
-            .run(async |connection| db::changes::at(connection, &positions).await);
-        let changes = changes.await?.into_iter();
-        let mut changes: HashMap<_, _> = changes.map(|it| (it.position.0, it)).collect();
+            .run(async |connection| db::changes::at(connection, &positions, MAX_BYTES).await);
         let kinds = &self.webhook.kinds;
         let mut deliveries = Vec::new();
-        for row in due {
-            match changes.remove(&row.position.0) {
+        for (row, change) in due.into_iter().zip(changes.await?) {
+            match change {
                 Some(change) if kinds.is_empty() || kinds.contains(&change.kind) => {
                     deliveries.push(Delivery {
                         change,
@@ -263,7 +241,7 @@ impl Turn {
             ..
         } = &self.webhook;
         let page = self.database.run(async |connection| {
-            db::changes::between(connection, (*position, *head), kinds, limit).await
+            db::changes::between(connection, (*position, *head), kinds, limit, MAX_BYTES).await
         });
         let page = page.await?;
         outcome.position = page.next;
@@ -271,7 +249,11 @@ impl Turn {
         let (behind, next): (Vec<_>, Vec<_>) = page
             .changes
             .into_iter()
-            .map(Delivery::new)
+            .map(|change| Delivery {
+                change,
+                attempts: None,
+                is_last_attempt: false,
+            })
             .partition(|delivery| blocked.contains(&delivery.resource()));
         outcome
             .undelivered
@@ -279,26 +261,15 @@ impl Turn {
         Ok(next)
     }
 
-    /// Sends the deliveries of resources, as many at once as there are lanes. Returns the results of each resource.
-    async fn send(
-        &self,
-        groups: Vec<Group>,
-        lanes: Lanes,
-        until: Instant,
-    ) -> Vec<(Vec<i64>, Vec<Undelivered>)> {
+    /// Sends the deliveries of resources, as many at once as there are lanes. Returns the outcome of each resource.
+    async fn send(&self, groups: Vec<Group>, lanes: &Lanes, until: Instant) -> Vec<Outcome> {
         let groups = groups.into_iter();
-        join_all(groups.map(|group| self.send_group(group, &lanes, until))).await
+        join_all(groups.map(|group| self.send_group(group, lanes, until))).await
     }
 
-    /// Sends the deliveries of a resource in their order, until one fails. Returns the positions of those that are delivered, and
-    /// what is stored of the others.
-    async fn send_group(
-        &self,
-        group: Group,
-        lanes: &Lanes,
-        until: Instant,
-    ) -> (Vec<i64>, Vec<Undelivered>) {
-        let (mut done, mut undelivered) = (Vec::new(), Vec::new());
+    /// Sends the deliveries of a resource in their order, until one fails. Those behind it wait.
+    async fn send_group(&self, group: Group, lanes: &Lanes, until: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
         let mut is_stopped = false;
         for delivery in group {
             let sent = if is_stopped {
@@ -306,92 +277,80 @@ impl Turn {
             } else {
                 self.send_one(&delivery, lanes, until).await
             };
+            is_stopped = !sent.as_ref().is_some_and(Sent::is_accepted);
             match sent {
-                Some(sent) if sent.is_accepted() => {
-                    done.push(delivery.change.position.0);
-                    continue;
+                Some(sent) => {
+                    outcome.attempts.push(sent.attempt.clone());
+                    if is_stopped {
+                        outcome.undelivered.push(delivery.failed(sent));
+                    } else {
+                        outcome.done.push(delivery.change.position.0);
+                    }
                 }
-                Some(sent) if !sent.is_cancelled => undelivered.push(delivery.failed(sent)),
-                _ if delivery.attempts.is_none() => undelivered.push(delivery.untried()),
+                None if delivery.attempts.is_none() => outcome.undelivered.push(delivery.untried()),
                 // Its row stays as it is.
-                _ => {}
+                None => {}
             }
-            is_stopped = true;
         }
-        (done, undelivered)
+        outcome
     }
 
     /// Sends a delivery. Returns `None` if that is not possible in this turn, or is not finished soon after the end.
     async fn send_one(&self, delivery: &Delivery, lanes: &Lanes, until: Instant) -> Option<Sent> {
-        let permits = async {
-            let lane = lanes.permits.acquire().await.ok()?;
-            let expects_failure = || delivery.is_repetition() || self.is_slow.load(Relaxed);
-            Some((lane, self.sender.permit(expects_failure).await?))
-        };
-        let (_lane, permit) = tokio::select! {
-            permits = timeout_at(until, permits) => permits.ok()??,
+        let _lane = tokio::select! {
+            lane = timeout_at(until, lanes.permits.acquire()) => lane.ok()?.ok()?,
             () = self.end.cancelled() => return None,
         };
-        if Instant::now() >= until || self.end.is_cancelled() || self.is_gone.load(Relaxed) {
+        let receiver = self.receiver().await?;
+        if Instant::now() >= until || self.end.is_cancelled() || self.gone.get().is_some() {
             return None;
         }
-        let receiver = &self.webhook.receiver;
-        let message = Message::of(&delivery.change, receiver);
-        // A resource that fails again and again does not slow the others down.
-        let unused = AtomicBool::new(true);
-        let is_slow = if delivery.is_repetition() {
-            &unused
-        } else {
-            &self.is_slow
-        };
+        let message = Message::of(&delivery.change, &receiver);
         let sent = tokio::select! {
-            sent = self.sender.send(receiver, &message, permit, is_slow) => sent,
+            sent = self.sender.send(&receiver, message) => sent,
             () = async {
                 self.end.cancelled().await;
                 sleep(GRACE).await;
             } => return None,
         };
+        if sent.is_gone() {
+            let _ = self.gone.set(receiver.url);
+        }
         self.note(&sent, delivery, lanes);
         Some(sent)
     }
 
-    /// Draws the conclusions from an attempt for those that follow, and keeps it.
+    /// Returns the receiver as it was at most [`MAX_AGE`] ago. Returns `None` if it wants nothing meanwhile, or cannot be read.
+    async fn receiver(&self) -> Option<Receiver> {
+        let mut receiver = self.receiver.lock().await;
+        if receiver.1.elapsed() >= MAX_AGE {
+            let (id, now) = (receiver.0.id, Instant::now());
+            let read = self.database.run(async |connection| {
+                db::deliveries::receiver(connection, id, self.webhook.lease).await
+            });
+            *receiver = (read.await.ok().flatten()?, now);
+        }
+        Some(receiver.0.clone())
+    }
+
+    /// Draws the conclusions from an attempt for those that follow, and counts it.
     fn note(&self, sent: &Sent, delivery: &Delivery, lanes: &Lanes) {
         let webhook = self.webhook.receiver.id;
-        if sent.is_gone() {
-            self.is_gone.store(true, Relaxed);
-        }
         if sent.is_accepted() {
-            self.is_slow.store(sent.is_slow, Relaxed);
-            lanes.open(sent.is_slow);
-        } else if !delivery.is_repetition() {
-            self.is_slow.store(true, Relaxed);
+            lanes.open();
         }
         let result = match &sent.attempt.error {
             None => "delivered",
             Some(_) if delivery.is_last_attempt => "parked",
             Some(_) => "failed",
         };
-        if !sent.is_cancelled {
-            let label = webhook.to_string();
-            metrics::counter!("webhooks_deliveries_total", "webhook" => label, "result" => result)
-                .increment(1);
-        }
+        let label = webhook.to_string();
+        metrics::counter!("webhooks_deliveries_total", "webhook" => label, "result" => result)
+            .increment(1);
         if let Some(error) = &sent.attempt.error {
             let position = delivery.change.position.0;
             tracing::debug!(%webhook, position, error, result, "failed to deliver a change");
         }
-        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
-        attempts.push(sent.attempt.clone());
-    }
-
-    /// Returns the last attempts, the newest first.
-    fn last_attempts(&self) -> Vec<Attempt> {
-        let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut attempts = std::mem::take(&mut *attempts);
-        attempts.sort_by_key(|attempt| Reverse(attempt.at));
-        attempts.truncate(MAX_ATTEMPTS);
-        attempts
     }
 
     /// Stores the outcome, and tries that again until shortly before the lease ends: otherwise everything is sent again.
@@ -399,14 +358,9 @@ impl Turn {
         let webhook = self.webhook.receiver.id;
         loop {
             let settle = async |connection: &mut db::Connection| {
-                db::deliveries::settle(connection, webhook, self.lease, outcome).await
+                db::deliveries::settle(connection, webhook, self.webhook.lease, outcome).await
             };
-            let settled = if outcome.gone.is_some() {
-                self.database.transact(settle).await
-            } else {
-                self.database.run(settle).await
-            };
-            match settled {
+            match self.database.transact(settle).await {
                 Err(_) if Instant::now() < until && !self.end.is_cancelled() => sleep(PAUSE).await,
                 Ok(false) => {
                     tracing::warn!(%webhook, "the lease of the webhook has expired; its changes may be sent again");
@@ -418,22 +372,15 @@ impl Turn {
     }
 }
 
-/// Returns the deliveries by resource, each in its order.
-fn grouped(deliveries: Vec<Delivery>) -> Vec<Group> {
-    let mut indexes = HashMap::new();
+/// Returns the deliveries by resource, each in its order, and those with the oldest first.
+fn grouped(mut deliveries: Vec<Delivery>) -> Vec<Group> {
+    deliveries.sort_by_key(|delivery| delivery.change.position);
     let mut groups: Vec<Group> = Vec::new();
     for delivery in deliveries {
-        let (kind, resource) = delivery.resource();
-        let index = *indexes
-            .entry((kind.to_owned(), resource.to_owned()))
-            .or_insert(groups.len());
-        if index == groups.len() {
-            groups.push(Vec::new());
+        match (groups.iter_mut()).find(|group| group[0].resource() == delivery.resource()) {
+            Some(group) => group.push(delivery),
+            None => groups.push(vec![delivery]),
         }
-        groups[index].push(delivery);
-    }
-    for group in &mut groups {
-        group.sort_by_key(|delivery| delivery.change.position);
     }
     groups
 }

@@ -293,6 +293,8 @@ fn errors_name_the_key() {
         ("telemetry.otlp_timeout", "0s"),
         ("telemetry.otlp_delay", "0s"),
         ("changes.retention", "0s"),
+        ("webhooks.max_deliveries", "0"),
+        ("webhooks.max_deliveries", "9"),
         ("telemetry.otlp_max_queue", "0"),
         ("telemetry.otlp_sampling", "1.1"),
     ] {
@@ -300,6 +302,8 @@ fn errors_name_the_key() {
         assert!(text.contains(key), "{key}={value}: {text}");
     }
     assert!(message("auth.anonymous_scopes", "read:pets;write:pets").contains("by commas"));
+    // It was the default, with another meaning.
+    assert!(message("webhooks.max_deliveries", "32").contains("to each webhook"));
     assert!(message("server.listne", "127.0.0.1:1").contains("listne"));
     assert!(message("nosuch.key", "1").contains("nosuch"));
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pet_inventory::telemetry::{Described, Kind, METRICS};
 use reqwest::Method;
+use serde_json::json;
 use test_support::{RequestExt, eventually, images::png, process::Home};
 
 /// Metrics that only a service with token issuers exposes.
@@ -181,11 +182,19 @@ async fn series_of_deleted_webhooks_are_left_out() {
         let of_webhooks = text.lines().filter(|line| line.starts_with("webhooks_"));
         of_webhooks.count()
     };
-    assert!(series().await >= 4);
-    service
-        .request(Method::DELETE, "/admin/webhooks/1", "special-key")
-        .is(200)
-        .await;
+    eventually(async || series().await >= 4).await;
+    let request = |method, path: &str| {
+        let path = format!("/admin/webhooks{path}");
+        service.request(method, &path, "special-key")
+    };
+    // Also those of one that is deleted before its gauges are set.
+    let webhook = json!({"url": "https://localhost/"});
+    request(Method::POST, "").json(&webhook).is(201).await;
+    let failed = async || request(Method::GET, "/2/attempts").is(200).await.json() != json!([]);
+    eventually(failed).await;
+    for webhook in ["/2", "/1"] {
+        request(Method::DELETE, webhook).is(200).await;
+    }
     eventually(async || series().await == 0).await;
     service.stop().await;
 }

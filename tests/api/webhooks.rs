@@ -12,7 +12,13 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
-use pet_inventory::db;
+use pet_inventory::{
+    db::{
+        self,
+        deliveries::{Outcome, Undelivered},
+    },
+    domain::change::{Initiator, Position},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
@@ -218,17 +224,25 @@ async fn receiver_that_is_down_gets_everything_later() {
     }
     enable(true).await;
     eventually(async || healthy.messages().len() == 150).await;
-    eventually(async || app.get(&webhook).is(200).await.json()["waiting"] == 100).await;
+    let failed = "select count(*) from webhook_retries";
+    eventually(async || app.database.number(failed).await == 100).await;
     for id in 1..=50 {
         app.patch(&format!("/pet/{id}"), &json!({"name": "Max"}))
             .is(200)
             .await;
     }
     eventually(async || healthy.messages().len() == 200).await;
-    // It is read no further.
+    // All that it has not got, of which most was never tried.
     let state = app.get(&webhook).is(200).await.json();
-    assert_eq!(state["waiting"], 100, "{state}");
-    assert!(state["lagSeconds"].as_f64().expect("a number") > 0.0);
+    assert_eq!(state["waiting"], 200, "{state}");
+    let oldest = "select (extract(epoch from now()) * 1000)::bigint - min(position) / 1000 from changes where kind = 'pet'";
+    let oldest = app.database.number(oldest).await;
+    let lag = Duration::from_secs_f64(state["lagSeconds"].as_f64().expect("a number"));
+    let oldest = Duration::from_millis(oldest.try_into().expect("an age"));
+    assert!(
+        lag.abs_diff(oldest) < Duration::from_millis(500),
+        "{state}, {oldest:?}"
+    );
     let failed = deliveries(&app, &webhook).await.remove(0);
     let error = failed["lastError"].as_str().expect("a reason");
     assert!(error.contains("refused"), "{error}");
@@ -525,6 +539,199 @@ async fn rotated_secrets_are_both_valid_until_the_overlap_ends() {
     app.post("/admin/webhooks/7/rotate", &json!({}))
         .is(404)
         .await;
+}
+
+/// A turn that is in progress reads the secrets again.
+#[tokio::test(flavor = "multi_thread")]
+async fn second_rotation_ends_the_oldest_secret_within_a_second() {
+    let app = start().await;
+    let delayed = |status| ResponseTemplate::new(status).set_delay(Duration::from_millis(200));
+    let receiver = Receiver::with_responses(|_, _| 204, delayed).await;
+    let (webhook, oldest) = create(&app, &receiver.url(), &["pet"]).await;
+    add(&app, 1).await;
+    for number in 0..30 {
+        let pet = json!({"name": format!("Rex {number}")});
+        app.patch("/pet/1", &pet).is(200).await;
+    }
+    eventually(async || receiver.messages().len() >= 3).await;
+    for _ in 0..2 {
+        let rotate = app.post(&format!("{webhook}/rotate"), &json!({}));
+        rotate.is(201).await;
+    }
+    let now = "select (extract(epoch from clock_timestamp()) * 1000)::bigint";
+    let ended = app.database.number(now).await + 1_000;
+    eventually(async || receiver.messages().len() == 31).await;
+    let is_signed = |message: &Message| {
+        let verifier = Webhook::new(&oldest).expect("a secret");
+        verifier.verify(&message.body, &message.headers).is_ok()
+    };
+    let messages = receiver.messages();
+    assert!(is_signed(&messages[0]));
+    let mut later = (messages.iter()).filter(|it| it.received_at.timestamp_millis() > ended);
+    assert!(later.next().is_some_and(|first| !is_signed(first)));
+    assert!(!later.any(is_signed));
+    assert!(
+        !receiver.messages().is_sorted_by_key(is_signed),
+        "each has an old signature"
+    );
+}
+
+/// Requests in progress are bounded for each webhook, and share nothing with those of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_in_progress_are_bounded_for_each_webhook() {
+    const DELAY: Duration = Duration::from_millis(700);
+    for max in [1, 3, 8] {
+        let text = max.to_string();
+        let setting = ("PET_INVENTORY__WEBHOOKS__MAX_DELIVERIES", text.as_str());
+        let app = TestApp::with(&[ALLOW_PRIVATE, setting]).await;
+        let delayed = |status| ResponseTemplate::new(status).set_delay(DELAY);
+        let receiver = Receiver::with_responses(|_, _| 204, delayed).await;
+        create(&app, &receiver.url(), &["pet"]).await;
+        for id in 1..=20 {
+            add(&app, id).await;
+        }
+        eventually(async || receiver.messages().len() >= 2 + 2 * max).await;
+        let arrivals: Vec<_> = receiver
+            .messages()
+            .iter()
+            .map(|it| it.received_at)
+            .collect();
+        let at_once = arrivals.iter().map(|one| {
+            let progress =
+                |other: &&DateTime<Utc>| (*one - **other).to_std().is_ok_and(|since| since < DELAY);
+            arrivals.iter().filter(progress).count()
+        });
+        assert_eq!(at_once.max(), Some(max), "{arrivals:?}");
+    }
+}
+
+/// Turns end after some bytes, so that all webhooks can have them at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_changes_are_delivered_in_several_turns() {
+    let app = start().await;
+    let is_refusing = Arc::new(AtomicBool::new(true));
+    let refuses = Arc::clone(&is_refusing);
+    let receiver = Receiver::with(move |_, _| if refuses.load(Relaxed) { 500 } else { 204 }).await;
+    let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
+    let large = "insert into new_changes (kind, resource, action, data)
+                 select 'pet', (i % 5)::text, 'changed', to_jsonb(repeat('x', 40000)) from generate_series(1, 40) i";
+    app.database.run(large).await;
+    let waiting = "select count(*) from webhook_retries";
+    eventually(async || app.database.number(waiting).await == 40).await;
+    is_refusing.store(false, Relaxed);
+    let turns = "select pg_stat_get_tuples_updated('webhooks'::regclass) / 2";
+    eventually(async || {
+        hurry(&app).await;
+        receiver.accepted().len() >= 40
+    })
+    .await;
+    app.database.run(large).await;
+    eventually(async || receiver.accepted().len() >= 80).await;
+    eventually(async || app.get(&webhook).is(200).await.json()["waiting"] == 0).await;
+    // Of 256 KiB each.
+    let expected = 2 * 40 * 40_000 / (300 << 10);
+    eventually(async || app.database.number(turns).await > expected).await;
+    let mut last = HashMap::new();
+    for message in receiver.messages().iter().filter(|it| it.status == 204) {
+        let data = message.json()["data"].clone();
+        let before = last.insert(data["resource"].to_string(), data["position"].as_i64());
+        assert!(
+            before < Some(data["position"].as_i64()),
+            "{}",
+            message.what()
+        );
+    }
+}
+
+/// The last word on a delivery, whichever of the end of a turn and the requests of an operator come first.
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_that_are_requested_again_stay_so_when_a_turn_ends() {
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Step {
+        End,
+        Again,
+        All,
+    }
+    use Step::{Again, All, End};
+    let orders: [&[Step]; 11] = [
+        &[End],
+        &[End, Again],
+        &[Again, End],
+        &[End, All],
+        &[All, End],
+        &[End, Again, All],
+        &[End, All, Again],
+        &[Again, End, All],
+        &[Again, All, End],
+        &[All, End, Again],
+        &[All, Again, End],
+    ];
+    let app = start().await;
+    let (webhook, _) = create(&app, "https://example.com/", &["pet"]).await;
+    app.patch(&webhook, &json!({"enabled": false}))
+        .is(200)
+        .await;
+    let recorded = "select count(*) from changes where kind = 'webhook'";
+    eventually(async || app.database.number(recorded).await > 0).await;
+    let id = "1".parse().expect("an identifier");
+    let mut connection = app.database.connect().await;
+    let initiator = Initiator::operator();
+    for (result, order) in ["delivered", "failed", "parked"]
+        .into_iter()
+        .flat_map(|result| orders.map(|order| (result, order)))
+    {
+        // As a turn has read it: it has failed once, and is due.
+        let begin = "delete from webhook_retries;
+            insert into webhook_retries (webhook_id, position, kind, resource, attempts, next_at)
+            select 1, min(position), 'webhook', '1', 1, now() from changes where kind = 'webhook';
+            update webhooks set lease = 7, leased_until = now() + interval '1 hour'";
+        app.database.run(begin).await;
+        let position = "select position from webhook_retries";
+        let position = Position(app.database.number(position).await);
+        for step in order {
+            match step {
+                End => {
+                    let mut outcome = Outcome::default();
+                    if result == "delivered" {
+                        outcome.done.push(position.0);
+                    } else {
+                        outcome.undelivered.push(Undelivered {
+                            position: position.0,
+                            kind: "webhook".to_owned(),
+                            resource: "1".to_owned(),
+                            attempts: 2,
+                            wait: 60.0,
+                            error: Some("refused".to_owned()),
+                            is_parked: result == "parked",
+                        });
+                    }
+                    let settled = db::deliveries::settle(&mut connection, id, 7, &outcome);
+                    assert!(settled.await.expect("a database"), "{result}, {order:?}");
+                }
+                Again => {
+                    let sent = db::webhooks::send_again(&mut connection, id, position, &initiator);
+                    sent.await.expect("a database");
+                }
+                All => {
+                    let sent = db::webhooks::send_parked_again(&mut connection, id, &initiator);
+                    sent.await.expect("a database");
+                }
+            }
+        }
+        let left: Option<(i32, bool, bool)> = sqlx::query_as(
+            "select attempts, parked_at is not null, next_at <= now() from webhook_retries",
+        )
+        .fetch_optional(&mut connection)
+        .await
+        .expect("a database");
+        let is_requested = order.contains(&Again) || result == "parked" && order == [End, All];
+        let expected = match result {
+            "delivered" => None,
+            _ if is_requested => Some((0, false, true)),
+            result => Some((2, result == "parked", false)),
+        };
+        assert_eq!(left, expected, "{result}, {order:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

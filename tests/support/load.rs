@@ -47,8 +47,9 @@ impl Service {
         let test = request(Method::POST, &format!("{webhook}/test"));
         test.is(200).await;
         // Its own creation is a delivery, which fails.
-        let waiting = async || request(Method::GET, &webhook).is(200).await.json()["waiting"] != 0;
-        eventually(waiting).await;
+        let deliveries = format!("{webhook}/deliveries");
+        let failed = async || request(Method::GET, &deliveries).is(200).await.json() != json!([]);
+        eventually(failed).await;
         let gauge = format!("webhooks_parked{{webhook=\"{round}\"}}");
         eventually(async || {
             let metrics = crate::client().get(format!("http://{}/metrics", self.operations));
