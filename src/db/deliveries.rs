@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::json;
-use sqlx::{AssertSqlSafe, FromRow, types::Json};
+use sqlx::{FromRow, types::Json};
 use utoipa::ToSchema;
 
 use super::{
@@ -347,23 +347,14 @@ pub struct DeliveryRecord {
     pub last_error: Option<String>,
 }
 
-/// Query for deliveries, without its condition and order.
-const RECORDS: &str = "
-    select r.position, concat_ws('.', r.kind, c.action) as type, r.resource, attempts, last_error, created_at, parked_at,
-           case when parked_at is null then next_at end as next_at
-    from webhook_retries r left join changes c on c.position = r.position and c.kind = r.kind";
-
 /// Returns the delivery with this position.
 pub async fn find(
     connection: &mut Connection,
     webhook: WebhookId,
     position: Position,
 ) -> Result<Option<DeliveryRecord>, Error> {
-    let query = sqlx::query_as(AssertSqlSafe(format!(
-        "{RECORDS} where webhook_id = $1 and r.position = $2"
-    )));
-    let query = query.bind(webhook.get()).bind(position.0);
-    with_timeout(query.fetch_optional(connection)).await
+    let next = list(connection, webhook, Some(Position(position.0 - 1)), 1).await?;
+    Ok(next.into_iter().find(|it| it.position == position))
 }
 
 /// Returns the first `limit` deliveries of a webhook after `after`, by their positions.
@@ -373,9 +364,12 @@ pub async fn list(
     after: Option<Position>,
     limit: usize,
 ) -> Result<Vec<DeliveryRecord>, Error> {
-    let query = sqlx::query_as(AssertSqlSafe(format!(
-        "{RECORDS} where webhook_id = $1 and r.position > $2 order by r.position limit $3"
-    )))
+    let query = sqlx::query_as(
+        "select r.position, concat_ws('.', r.kind, c.action) as type, r.resource, attempts, last_error, created_at, parked_at,
+                case when parked_at is null then next_at end as next_at
+         from webhook_retries r left join changes c on c.position = r.position and c.kind = r.kind
+         where webhook_id = $1 and r.position > $2 order by r.position limit $3",
+    )
     .bind(webhook.get())
     .bind(after.unwrap_or_default().0)
     .bind(i64::try_from(limit).unwrap_or(i64::MAX));

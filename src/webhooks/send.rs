@@ -10,7 +10,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use chrono::{DateTime, SecondsFormat, Utc};
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::{Client, Response, StatusCode, header};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use sha2::Sha256;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument;
@@ -197,11 +198,10 @@ impl Message {
     /// Creates the message for a change.
     pub fn of(change: &Change, receiver: &Receiver) -> Self {
         let kind = format!("{}.{}", change.kind, change.action);
-        let data = serde_json::to_value(change).unwrap_or(Value::Null);
         Self {
             id: format!("{}-{}", receiver.id, change.position),
             position: Some(change.position),
-            body: body(&kind, change.at, &data),
+            body: body(&kind, change.at, change),
         }
     }
 
@@ -229,7 +229,10 @@ impl Message {
     }
 }
 
-fn body(kind: &str, at: DateTime<Utc>, data: &Value) -> String {
+fn body(kind: &str, at: DateTime<Utc>, data: &impl Serialize) -> String {
     let timestamp = at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
-    json!({"type": kind, "timestamp": timestamp, "data": data}).to_string()
+    let mut body = json!({"type": kind, "timestamp": timestamp, "data": data}).to_string();
+    // Many wait for their receivers.
+    body.shrink_to_fit();
+    body
 }

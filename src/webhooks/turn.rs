@@ -33,7 +33,7 @@ pub const LEASE: Duration = Duration::from_secs(30);
 /// Maximum number of deliveries of a turn of those that are due and of new ones together, and size in bytes after which either end:
 /// all webhooks may have turns at once.
 const MAX_PAGE: usize = 100;
-const MAX_BYTES: usize = 256 << 10;
+const MAX_BYTES: usize = 160 << 10;
 /// Maximum number of resources that fail while changes are read.
 const MAX_BLOCKED: usize = 100;
 /// Maximum number of deliveries that wait while changes are read.
@@ -210,8 +210,7 @@ impl Turn {
         let changes = self
             .database
             .run(async |connection| db::changes::at(connection, &positions, MAX_BYTES).await);
-        let kinds = &self.webhook.kinds;
-        let mut deliveries = Vec::new();
+        let (kinds, mut deliveries) = (&self.webhook.kinds, Vec::new());
         for (row, change) in due.into_iter().zip(changes.await?) {
             match change {
                 Some(change) if kinds.is_empty() || kinds.contains(&change.kind) => {
@@ -271,11 +270,11 @@ impl Turn {
     async fn send_group(&self, group: Group, lanes: &Lanes, until: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         let mut is_stopped = false;
-        for delivery in group {
+        for mut delivery in group {
             let sent = if is_stopped {
                 None
             } else {
-                self.send_one(&delivery, lanes, until).await
+                self.send_one(&mut delivery, lanes, until).await
             };
             is_stopped = !sent.as_ref().is_some_and(Sent::is_accepted);
             match sent {
@@ -296,7 +295,12 @@ impl Turn {
     }
 
     /// Sends a delivery. Returns `None` if that is not possible in this turn, or is not finished soon after the end.
-    async fn send_one(&self, delivery: &Delivery, lanes: &Lanes, until: Instant) -> Option<Sent> {
+    async fn send_one(
+        &self,
+        delivery: &mut Delivery,
+        lanes: &Lanes,
+        until: Instant,
+    ) -> Option<Sent> {
         let _lane = tokio::select! {
             lane = timeout_at(until, lanes.permits.acquire()) => lane.ok()?.ok()?,
             () = self.end.cancelled() => return None,
@@ -306,6 +310,8 @@ impl Turn {
             return None;
         }
         let message = Message::of(&delivery.change, &receiver);
+        // It is in the message, and not needed while that is sent.
+        delivery.change.data = None;
         let sent = tokio::select! {
             sent = self.sender.send(&receiver, message) => sent,
             () = async {

@@ -628,8 +628,8 @@ async fn large_changes_are_delivered_in_several_turns() {
     app.database.run(large).await;
     eventually(async || receiver.accepted().len() >= 80).await;
     eventually(async || app.get(&webhook).is(200).await.json()["waiting"] == 0).await;
-    // Of 256 KiB each.
-    let expected = 2 * 40 * 40_000 / (300 << 10);
+    // Of 160 KiB each, and what exceeds them.
+    let expected = 2 * 40 * 40_000 / (200 << 10);
     eventually(async || app.database.number(turns).await > expected).await;
     let mut last = HashMap::new();
     for message in receiver.messages().iter().filter(|it| it.status == 204) {
