@@ -229,7 +229,7 @@ fn photo_urls_are_http_or_relative() {
         assert!(good.parse::<PhotoUrl>().is_ok(), "{good}");
     }
     let bad = "javascript:alert(1) data:text/html,x ftp://example.com/a file:///etc/passwd http:// \
-               http://[::1 \\\\evil.example\\a a\0b a\nb <script>";
+               http://[::1 ht;p://example.com/a 1:a \\\\evil.example\\a a\0b a\nb <script>";
     for bad in bad.split(' ').chain(["", "https://exa mple.com"]) {
         assert!(bad.parse::<PhotoUrl>().is_err(), "{bad:?}");
     }

@@ -33,7 +33,7 @@ texts! {
     /// Absolute `http` or `https` URL, or relative reference (RFC 3986 §4.2), of 1–[`MAX_PHOTO_URL`] characters, exactly
     /// as it was sent. Never fetched by the service.
     #[derive(ToSchema)]
-    #[schema(description = "An absolute http or https URL, or a relative reference.", value_type = String, format = "iri-reference", min_length = 1, max_length = 2_048, pattern = r#"^(https?:[^\x00-\x20<>"{}|\\^`]+|[^\x00-\x20<>"{}|\\^`:]+|[^\x00-\x20<>"{}|\\^`:]*[/?#][^\x00-\x20<>"{}|\\^`]*)$"#)]
+    #[schema(description = "An absolute http or https URL, or a relative reference.", value_type = String, format = "iri-reference", min_length = 1, max_length = 2_048, pattern = r#"^([Hh][Tt][Tt][Pp][Ss]?:[^\x00-\x20<>"{}|\\^`]+|[^\x00-\x20<>"{}|\\^`:]+|[^\x00-\x20<>"{}|\\^`:]*[/?#][^\x00-\x20<>"{}|\\^`]*)$"#)]
     PhotoUrl: check_photo_url;
 }
 
@@ -82,9 +82,11 @@ fn check_photo_url(text: &str) -> Result<(), Invalid> {
     if text.contains(|c: char| c.is_control() || c.is_whitespace() || r#"<>"{}|\^`"#.contains(c)) {
         return Err(NOT_A_URL);
     }
+    // What is before a colon there is a scheme, or a mistake (RFC 3986 §4.2).
+    let first_segment = text.split(['/', '?', '#']).next().unwrap_or(text);
     match Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(()),
-        Err(url::ParseError::RelativeUrlWithoutBase) => Ok(()),
+        Err(url::ParseError::RelativeUrlWithoutBase) if !first_segment.contains(':') => Ok(()),
         Ok(_) | Err(_) => Err(NOT_A_URL),
     }
 }

@@ -618,9 +618,15 @@ async fn last_administrator_is_kept() {
         let refused = send(Method::POST, &rotate, Some(short)).await.problem(409);
         assert!(refused.to_string().contains(NO_ADMINISTRATOR), "{refused}");
     }
-    send(Method::POST, &rotate, Some(json!({"overlap": 0})))
-        .await
-        .is(201);
+    let rotated = send(Method::POST, &rotate, Some(json!({"overlap": 0}))).await;
+    // A client does as well as a key.
+    let clients = format!("{path}/clients");
+    let client = send(Method::POST, &clients, Some(json!({}))).await.is(201);
+    let revoke = format!("/admin/keys/{}", rotated.is(201).id());
+    send(Method::DELETE, &revoke, None).await.is(200);
+    let delete = format!("/admin/clients/{}", client.id());
+    let refused = send(Method::DELETE, &delete, None).await.problem(409);
+    assert!(refused.to_string().contains(NO_ADMINISTRATOR), "{refused}");
     // The account is an administrator with a key now, so the other one can go; then the account has to stay.
     let user = app.database.number("select caller_id from users").await;
     let keys = format!("/admin/callers/{user}/keys");

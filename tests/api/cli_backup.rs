@@ -149,7 +149,7 @@ async fn restored_record_of_changes_has_every_change() {
         .run(
             "with added as (
                  insert into changes (position, at, kind, resource, action, version, actor, request_id, data)
-                 select clock.position + number, now(), 'pet', number, 'updated', number, 'acme', repeat('x', 200), '{}'
+                 select clock.position + number, now(), 'pet', number, 'updated', number, 'acme', repeat('x', 64), jsonb_build_object('x', repeat('x', 130))
                  from changes_clock clock, generate_series(1, 40000) number
                  returning position
              )

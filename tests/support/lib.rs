@@ -8,6 +8,7 @@
 )]
 
 pub mod call;
+pub mod document;
 pub mod events;
 pub mod images;
 pub mod issuer;

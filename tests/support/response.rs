@@ -13,6 +13,8 @@ use reqwest::{
 };
 use serde_json::Value;
 
+use crate::document;
+
 /// Extension of reqwest's request builder.
 pub trait RequestExt {
     /// Sends the request and returns the response with its whole body.
@@ -24,12 +26,17 @@ pub trait RequestExt {
 
 impl RequestExt for RequestBuilder {
     async fn response(self) -> Response {
-        let response = self.send().await.expect("a response");
-        Response {
+        let (client, request) = self.build_split();
+        let request = request.expect("a request");
+        let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let response = client.execute(request).await.expect("a response");
+        let response = Response {
             status: response.status().as_u16(),
             headers: response.headers().clone(),
             body: response.bytes().await.expect("a whole body"),
-        }
+        };
+        document::check(&method, &path, &response);
+        response
     }
 
     async fn is(self, status: u16) -> Response {

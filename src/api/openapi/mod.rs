@@ -105,7 +105,7 @@ pub fn complete(all: &Operations, links: &Links) -> Document {
             _ => add_headers(&mut response, LIMIT_HEADERS),
         }
         // Of a POST, these are stored with its key and replayed.
-        if ["NoSuchPet", "PreconditionFailed"].contains(&error.name) {
+        if ["400", "404", "412"].contains(&error.status) {
             add_headers(&mut response, &["Idempotent-Replayed"]);
         }
         complete_response(error.status, &mut response);
@@ -356,8 +356,9 @@ fn complete_response(status: &str, response: &mut Response) {
     for (name, description) in more {
         add_header(response, name, description);
     }
-    // Some errors have the format of another RFC.
-    if status.starts_with(['4', '5']) && response.content.is_empty() {
+    // Some errors have the format of another RFC; what is invalid for all operations, such as a condition, has this one.
+    let is_error = status.starts_with(['4', '5']);
+    if is_error && (response.content.is_empty() || status == "400") {
         let status = status.parse().unwrap_or(StatusCode::BAD_REQUEST);
         let example = Problem::new(status, &*response.description);
         let example = example.into_json("9f86d081884c7d659a2feaa0c55ad015");
