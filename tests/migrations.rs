@@ -6,8 +6,6 @@
     reason = "a failed test panics with the reason"
 )]
 
-use std::collections::BTreeSet;
-
 use pet_inventory::{
     config::{Config, Pooler},
     db::{
@@ -16,14 +14,12 @@ use pet_inventory::{
     },
     domain::{
         Text,
-        caller::{CallerKey, Scopes},
-        id::PetId,
+        caller::CallerKey,
         pet::{Category, Status},
-        plan::Plan,
     },
 };
-use sqlx::{AssertSqlSafe, PgConnection, migrate::Migrator};
-use test_support::TestDatabase;
+use sqlx::migrate::Migrator;
+use test_support::*;
 
 static MIGRATOR: Migrator = sqlx::migrate!();
 
@@ -336,7 +332,7 @@ async fn migrations_started_together_are_applied_once() {
     for _ in 0..3 {
         let database = TestDatabase::empty().await;
         let appliers = (0..4).map(|_| apply(database.options()));
-        for outcome in futures_util::future::join_all(appliers).await {
+        for outcome in join_all(appliers).await {
             outcome.expect("migrated");
         }
         let mut connection = database.connect().await;

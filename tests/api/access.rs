@@ -1,26 +1,20 @@
 //! Tests of the access rules: each operation requested by each kind of caller, against a snapshot of the statuses.
 
-use chrono::{Duration, Utc};
+use chrono::Duration;
 use pet_inventory::{
-    api::{self, state::Links},
-    auth::secret::Secret,
+    api,
     db::{
         self, Connection,
-        credentials::CredentialKind,
         orders::{Placement, PlacementOutcome},
         users::NewAccount,
     },
     domain::{
-        caller::{Scope, Scopes},
-        change::Initiator,
-        id::{CredentialId, OrderId, PetId},
+        id::{CredentialId, OrderId},
         order::{NewOrder, OrderDetails, Quantity, Status},
         user::{Profile, User},
     },
 };
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Call, TestApp, make_key, scopes};
+use test_support::*;
 
 const SETTINGS: [(&str, &str); 3] = [
     ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),

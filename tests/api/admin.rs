@@ -2,11 +2,7 @@
 
 use std::future::IntoFuture;
 
-use chrono::{DateTime, Utc};
-use futures_util::future::join_all;
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Response, TestApp, eventually, statuses_of};
+use test_support::*;
 
 use crate::{cli::Commands, finds::next_path};
 

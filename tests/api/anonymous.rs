@@ -1,8 +1,6 @@
 //! Anonymous callers: their plan, and their limits by client address.
 
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Response, TestApp};
+use test_support::*;
 
 const SCOPES: (&str, &str) = (
     "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES",

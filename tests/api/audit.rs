@@ -1,10 +1,6 @@
 //! `audit`, and the record of changes of accounts, callers and credentials.
 
-use std::fs;
-
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Output, TestApp, TestDatabase};
+use test_support::*;
 
 use super::cli::Commands;
 
@@ -295,17 +291,14 @@ async fn audit_follows_new_changes_until_it_is_interrupted() {
         .home
         .command(["audit", "--follow", "--kind", "pet", "--json"]);
     command.env("DATABASE_URL", app.database.url());
-    let mut follower = command
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("the program");
+    let mut follower = command.stdout(Stdio::piped()).spawn().expect("the program");
     let output = follower.stdout.take().expect("an output");
     let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(output));
     for id in 1..=3 {
         app.post("/pet", &json!({"id": id, "name": "Rex"}))
             .is(201)
             .await;
-        let line = tokio::time::timeout(test_support::PATIENCE, lines.next_line()).await;
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
         let line = line
             .expect("a line in time")
             .expect("an output")
@@ -314,11 +307,7 @@ async fn audit_follows_new_changes_until_it_is_interrupted() {
         assert_eq!(change["resource"], id.to_string());
     }
     let pid = i32::try_from(follower.id().expect("a process")).expect("an id");
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(pid),
-        nix::sys::signal::Signal::SIGINT,
-    )
-    .expect("a signal");
-    let exit = tokio::time::timeout(test_support::PATIENCE, follower.wait()).await;
+    nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGINT).expect("a signal");
+    let exit = tokio::time::timeout(PATIENCE, follower.wait()).await;
     assert!(exit.expect("an exit in time").expect("an exit").success());
 }

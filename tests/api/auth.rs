@@ -1,22 +1,9 @@
 //! Tests of authentication by API key: headers, scopes, expiry, revocation, bootstrap and demo keys.
 
-use chrono::{Duration, Utc};
-use pet_inventory::{
-    api::{self, state::Links},
-    auth::secret::Secret,
-    db::{self, credentials::CredentialKind},
-    domain::{
-        caller::{Scope, Scopes},
-        change::Initiator,
-        id::CredentialId,
-    },
-};
-use reqwest::{Method, header::HeaderValue};
-use serde_json::{Value, json};
-use test_support::{
-    self, Call, Home, RawConnection, Response, Service, TestApp, TestDatabase, eventually,
-    make_key, scopes, send_all,
-};
+use chrono::Duration;
+use pet_inventory::{api, db, domain::id::CredentialId};
+use reqwest::header::HeaderValue;
+use test_support::*;
 
 /// Checks that a response is a 401 with a challenge. Returns its body without `instance`, which differs per request.
 #[track_caller]
@@ -433,7 +420,7 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
     const SECOND: &str = "second-bootstrap-key-0123456789abcdef";
     let database = TestDatabase::empty().await;
     let settings = [("BOOTSTRAP_API_KEY", FIRST)];
-    let built = test_support::build(&database.url(), &settings).await;
+    let built = build(&database.url(), &settings).await;
     assert!(!built.has_demo_keys());
     drop(built);
     assert_eq!(database.number("select count(*) from credentials").await, 1);
@@ -460,7 +447,7 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
     let second = [("BOOTSTRAP_API_KEY", SECOND)];
     let database = TestDatabase::migrated().await;
     let first = TestApp::on(database, &[]).await;
-    drop(test_support::build(&first.database.url(), &second).await);
+    drop(build(&first.database.url(), &second).await);
     assert_eq!(
         first
             .database
@@ -480,7 +467,7 @@ async fn malformed_bootstrap_key_fails_startup() {
         &"white space ".repeat(4),
         &"x".repeat(257),
     ] {
-        let config = test_support::config(&database.url(), &[("BOOTSTRAP_API_KEY", key)]);
+        let config = config(&database.url(), &[("BOOTSTRAP_API_KEY", key)]);
         let error = pet_inventory::app::App::build(config)
             .await
             .err()

@@ -1,15 +1,8 @@
 //! Batched statements: requests that share a statement get the same responses as without batches.
 
-use std::{
-    collections::HashSet,
-    sync::atomic::{AtomicBool, AtomicI64, Ordering},
-};
+use std::sync::atomic::Ordering;
 
-use futures_util::future::join_all;
-use pet_inventory::{domain::caller::Scopes, server::Shutdown};
-use serde_json::json;
-use sqlx::Executor as _;
-use test_support::{RequestExt, TestApp, TestDatabase, eventually, make_key};
+use test_support::*;
 
 /// Number of changes of each pet.
 const CHANGES: i64 = 60;
@@ -238,7 +231,7 @@ async fn disconnected_clients_do_not_fail_other_requests() {
                 app.get(&path).is(200).await;
             } else {
                 // Up to 3 ms: before the request is read, while it waits, or after the response.
-                let timeout = std::time::Duration::from_micros(50 * (round * n) % 3_000);
+                let timeout = Duration::from_micros(50 * (round * n) % 3_000);
                 let _ = tokio::time::timeout(timeout, app.get(&path).send()).await;
             }
         });
@@ -249,9 +242,9 @@ async fn disconnected_clients_do_not_fail_other_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_closes_all_database_connections() {
     let database = TestDatabase::migrated().await;
-    let app = test_support::build(&database.url(), &[]).await;
+    let app = build(&database.url(), &[]).await;
     let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
-    let (client, address) = (test_support::client(), app.local_addr().clone());
+    let (client, address) = (client(), app.local_addr().clone());
     let shutdown = Shutdown::default();
     let running = tokio::spawn(app.run(shutdown.clone()));
     let requests = (0..16).map(async |_| {

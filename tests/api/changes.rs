@@ -1,13 +1,6 @@
 //! Batched changes of pets and orders: each request gets the response of a sequential execution.
 
-use std::{collections::BTreeSet, time::Instant};
-
-use futures_util::future::join_all;
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::Executor as _;
-use test_support::{Call, Response, TestApp, send_all};
+use test_support::*;
 
 /// Starts the service on a database that counts the statements with these events on `table`, and delays each by 5 ms, so
 /// that concurrent requests share statements.

@@ -2,10 +2,8 @@
 
 use std::net::TcpListener;
 
-use pet_inventory::domain::{caller::Scope, change::Kind, plan::Plan};
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Home, Output, Service, TestDatabase, eventually};
+use pet_inventory::domain::change::Kind;
+use test_support::*;
 
 /// Runs commands on an external database.
 pub(super) struct Commands {
@@ -152,11 +150,11 @@ async fn keys_create_sets_scopes_expiry_and_caller() {
         .problem(403);
     let listed = commands.json(&["keys", "list", "--json"]).await;
     assert_eq!(listed[0]["scopes"], json!(["read:pets"]));
-    let expires: chrono::DateTime<chrono::Utc> = listed[0]["expiresAt"]
+    let expires: DateTime<Utc> = listed[0]["expiresAt"]
         .as_str()
         .and_then(|time| time.parse().ok())
         .expect("a time");
-    let days = (expires - chrono::Utc::now()).num_hours();
+    let days = (expires - Utc::now()).num_hours();
     assert!((89 * 24..=90 * 24).contains(&days), "{listed}");
 
     // A second key of the caller gets its plan, and cannot change the caller's plan or scopes.
@@ -440,7 +438,7 @@ async fn invalid_configuration_fails_startup_and_names_its_key() {
         );
     }
     let file = home.path().join("pets.toml");
-    std::fs::write(&file, "[server]\nlisten = 5\n").expect("a file");
+    fs::write(&file, "[server]\nlisten = 5\n").expect("a file");
     let mut command = home.command(["--config", "pets.toml", "serve"]);
     command.env_remove("PET_INVENTORY__SERVER__LISTEN");
     let output = Output::of(command).await.is(1);
@@ -496,7 +494,7 @@ async fn default_port_in_use_is_replaced_by_a_free_one() {
 async fn command_with_closed_stdout_exits_with_141_without_a_message() {
     let commands = Commands::on(TestDatabase::migrated().await);
     let pets = commands.home.path().join("pets.ndjson");
-    std::fs::write(pets, "{\"name\":\"Rex\"}\n").expect("a file");
+    fs::write(pets, "{\"name\":\"Rex\"}\n").expect("a file");
     commands.run(&["import", "pets.ndjson"]).await.is(0);
     for arguments in [
         &["config", "show"] as &[&str],

@@ -1,29 +1,13 @@
 //! Tests of `backup` and `restore`: a restore drill under load, damaged archives, refusals, and images that are deleted
 //! meanwhile.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pet_inventory::db::backups::{OMITTED_TABLES, SEQUENCES, TABLES};
-use reqwest::Method;
-use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use test_support::{
-    Call, Home, Output, TestApp, TestDatabase, eventually,
-    images::{large_jpeg, png},
-};
-use tokio::{io::AsyncReadExt as _, process::Command, task::JoinSet};
+use test_support::*;
+use tokio::process::Command;
 
 /// Database and image folder, and the folder in which commands on them run.
 struct Store {
@@ -607,9 +591,9 @@ fn forged(archive: &[u8], parts: &Entries) -> Vec<(&'static str, Vec<u8>)> {
             *rows = columns.join("\t").into_bytes();
         }))
     };
-    let sequence = |name: &str, value: serde_json::Value| {
+    let sequence = |name: &str, value: Value| {
         pack(&changed(parts, "manifest", |json| {
-            let mut manifest: serde_json::Value = serde_json::from_slice(json).expect("JSON");
+            let mut manifest: Value = serde_json::from_slice(json).expect("JSON");
             manifest["sequences"][name] = value;
             *json = manifest.to_string().into_bytes();
         }))

@@ -1,16 +1,7 @@
 //! Tests of `callers set-scopes`, `disable`, `enable` and `delete`, which take effect within a second.
 
-use std::time::{Duration, Instant};
-
-use pet_inventory::domain::caller::{Scope, Scopes};
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{
-    Call, PATIENCE, Response, TestApp,
-    issuer::{Issuer, serve},
-    scopes,
-    signer::Signer,
-};
+use test_support::issuer::serve;
+use test_support::*;
 
 use super::cli::Commands;
 

@@ -1,13 +1,8 @@
 //! Tests of `import` and `export`: an import is all or nothing, and exported files can be imported again.
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use serde_json::{Value, json};
-use std::{fmt::Write as _, fs, process::Stdio};
-use test_support::{Home, Output, TestApp, TestDatabase, eventually, pets::pet_of_size};
-use tokio::io::AsyncWriteExt as _;
+use nix::sys::signal::kill;
+use std::fmt::Write as _;
+use test_support::*;
 
 struct Store {
     home: Home,

@@ -1,9 +1,6 @@
 //! Output of the commands: `--json` of each command that prints, and tables with wide characters.
 
-use std::fs;
-
-use serde_json::{Value, json};
-use test_support::{Home, Output, TestDatabase};
+use test_support::*;
 
 use super::cli::Commands;
 
@@ -196,7 +193,7 @@ async fn serve_and_healthcheck_print_json() {
         started["demoKeys"][0],
         json!({"key": "special-key", "plan": "enterprise"})
     );
-    let page = test_support::client().get(docs).send().await;
+    let page = client().get(docs).send().await;
     assert_eq!(page.expect("a response").status(), 303);
     let address = docs.trim_start_matches("http://").trim_end_matches("/docs");
     let check = home
@@ -314,7 +311,7 @@ async fn options_replace_variables_and_are_refused_where_they_have_no_effect() {
         .env("DATABASE_URL", "postgres://127.0.0.1:1/none")
         .env("PET_INVENTORY__SERVER__LISTEN", "192.0.2.1:1")
         .env("PORT", "1");
-    let service = test_support::Service::start(&home, serve).await;
+    let service = Service::start(&home, serve).await;
     service.stop().await;
     for (arguments, code, words) in [
         (

@@ -1,11 +1,6 @@
 //! Tests of `keys rotate`, of the last use that `keys list` shows, and of the default expiry of API keys.
 
-use std::time::{Duration, Instant};
-
-use chrono::{DateTime, Utc};
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Output, PATIENCE, Service, TestDatabase, eventually};
+use test_support::*;
 
 use super::cli::Commands;
 

@@ -1,10 +1,7 @@
 //! Tests of the commands for setting up a service: `check`, `config show` and `completions`.
 
-use std::fs;
-use test_support::{
-    Home, Output, TestDatabase, eventually,
-    postgres::{self, start_postgres, url},
-};
+use test_support::postgres::{self, url};
+use test_support::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_reports_failures_with_the_next_step() {

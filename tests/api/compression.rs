@@ -1,13 +1,6 @@
 //! Compression with gzip and zstd: of lists, the OpenAPI document, pages and metrics, and of nothing else.
 
-use std::net::IpAddr;
-
-use futures_util::future::join_all;
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{
-    Call, RequestExt as _, Response, TestApp, client_builder, images::png, raw::request_unread,
-};
+use test_support::*;
 
 const ENCODINGS: [&str; 2] = ["gzip", "zstd"];
 
@@ -58,7 +51,7 @@ async fn is_compressed(what: &str, request: impl Fn() -> Call) {
         }
     }
     let head = request().build();
-    let client = test_support::client();
+    let client = client();
     let head: Call = client
         .head(head.url().clone())
         .headers(head.headers().clone())
@@ -108,8 +101,8 @@ async fn document_pages_and_metrics_are_compressed() {
     let unchanged = accepting("gzip", known).await.is(304);
     assert_eq!(unchanged.header("vary"), "accept-encoding");
     let metrics = format!("http://{}/metrics", app.operations);
-    is_compressed("metrics", || test_support::client().get(&metrics).into()).await;
-    let gzip = test_support::client().get(&metrics);
+    is_compressed("metrics", || client().get(&metrics).into()).await;
+    let gzip = client().get(&metrics);
     let text = accepting("gzip", gzip.into()).await.decoded();
     assert!(String::from_utf8_lossy(&text).contains("\nhttp_server_open_connections{"));
 }

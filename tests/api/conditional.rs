@@ -1,8 +1,6 @@
 //! Tests of conditional requests: `ETag`, `If-Match` and `If-None-Match` (RFC 9110 §13).
 
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Call, Response, TestApp, send_all};
+use test_support::*;
 
 /// Returns a request for each operation that updates or deletes pet 5.
 fn changes(app: &TestApp) -> [(&'static str, Call); 4] {

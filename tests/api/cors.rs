@@ -1,8 +1,6 @@
 //! Web pages of other origins (CORS).
 
-use reqwest::Method;
-use serde_json::json;
-use test_support::{RequestExt, Response, TestApp};
+use test_support::*;
 
 const PAGE: &str = "https://shop.example.com";
 
@@ -94,7 +92,7 @@ async fn preflight_request_of_a_listed_origin_needs_no_credential() {
 async fn preflight_requests_are_not_rate_limited() {
     let app = with_origins(PAGE).await;
     let clients = (0..100).map(|_| preflight(&app, "/api/v3/user/login", PAGE, "POST"));
-    for response in futures_util::future::join_all(clients).await {
+    for response in join_all(clients).await {
         response.is(200);
     }
 }
@@ -194,7 +192,7 @@ async fn operations_listener_has_no_cors_headers() {
     let app = with_origins("*").await;
     for path in ["livez", "readyz", "metrics"] {
         let url = format!("http://{}/{path}", app.operations);
-        let get = test_support::client().get(url).header("Origin", PAGE);
+        let get = client().get(url).header("Origin", PAGE);
         lets_no_page_read(&get.is(200).await);
     }
 }

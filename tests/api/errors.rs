@@ -1,8 +1,7 @@
 //! Tests of error responses: each is problem details (RFC 9457), including the rejections of the framework.
 
-use reqwest::{Method, header::HeaderValue};
-use serde_json::json;
-use test_support::{Call, RawConnection, RequestExt, TestApp};
+use reqwest::header::HeaderValue;
+use test_support::*;
 
 /// Starts the service with a maximum body size of 4 KiB and one pet; returns the id of the pet.
 async fn app_with_a_pet() -> (TestApp, i64) {
@@ -248,7 +247,7 @@ async fn health_and_metrics_are_served_on_their_listeners() {
     for path in ["/livez", "/readyz"] {
         app.bare(Method::GET, path).is(200).await;
     }
-    let client = test_support::client();
+    let client = client();
     let operations = |path: &str| {
         client
             .get(format!("http://{}{path}", app.operations))

@@ -1,17 +1,6 @@
 //! Streams of changes: Server-Sent Events at `GET /changes`.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use pet_inventory::domain::caller::{Scope, Scopes};
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::Executor as _;
-use test_support::{
-    Call, Events, Home, Service, TestApp, TestDatabase, eventually, make_key, raw::connect_from,
-    scopes,
-};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use test_support::*;
 
 /// Returns the positions and resources of pets in the record, in their order.
 async fn record(app: &TestApp) -> Vec<Value> {
@@ -390,7 +379,7 @@ async fn streams_end_at_shutdown_and_go_on_at_another_replica() {
     };
     add("Rex").await;
     let first = events.change().await;
-    one.signal(nix::sys::signal::Signal::SIGTERM);
+    one.signal(Signal::SIGTERM);
     assert_eq!(events.end().await, 0);
     add("Max").await;
     let mut events = open(&other, &events.last_id).await;

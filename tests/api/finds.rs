@@ -1,9 +1,6 @@
 //! Tests of `findByStatus` and `findByTags`: matches, order, streaming, paging, parameters and query plans.
 
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, PgConnection};
-use test_support::{Response, TestApp, TestDatabase, eventually};
+use test_support::*;
 
 /// Number of pets that fills more than one chunk of a streamed response, the last one only in part.
 const MANY: i64 = 700;

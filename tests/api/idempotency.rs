@@ -1,15 +1,8 @@
 //! Tests of `Idempotency-Key`: a repeated POST gets the response to the first one and has no effect.
 
-use std::{
-    future::IntoFuture as _,
-    time::{Duration, Instant},
-};
+use std::future::IntoFuture as _;
 
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::Executor as _;
-use test_support::{Call, PATIENCE, Response, TestApp, eventually, send_all};
+use test_support::*;
 
 fn post(app: &TestApp, key: &str, pet: &Value) -> Call {
     app.post("/pet", pet).header("idempotency-key", key)

@@ -2,22 +2,8 @@
 
 mod attacks;
 
-use std::time::{Duration, Instant};
-
-use pet_inventory::domain::{
-    caller::{Scope, Scopes},
-    clock::Clock,
-};
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{
-    PATIENCE, Response, TestApp,
-    issuer::{AUDIENCE, Issuer, keys, now, serve, serve_with},
-    scopes,
-    signer::Signer,
-    statuses_of,
-};
-use wiremock::ResponseTemplate;
+use test_support::issuer::{AUDIENCE, keys, now, serve, serve_with};
+use test_support::*;
 
 /// Minimum time between the starts of two key fetches.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -31,7 +17,7 @@ async fn concurrent_statuses(app: &TestApp, tokens: Vec<String>) -> Vec<u16> {
 /// Checks that all tokens are accepted. Sends them again after a 503: on a busy machine, the statements of a request may take
 /// longer than they may. That may use up the limit of one caller.
 async fn are_accepted(app: &TestApp, tokens: Vec<String>) {
-    test_support::eventually(async || {
+    eventually(async || {
         let statuses = concurrent_statuses(app, tokens.clone()).await;
         let is_known = statuses.iter().all(|it| [404, 429, 503].contains(it));
         assert!(is_known, "{statuses:?}");

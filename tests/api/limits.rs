@@ -1,27 +1,7 @@
 //! Tests of plans, rate limits and the credential cache, with manual clocks where a test would wait for minutes.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use pet_inventory::{
-    auth::secret::Secret,
-    db::credentials::CredentialKind,
-    domain::{
-        caller::{Scope, Scopes},
-        clock::Clock,
-        plan::Plan,
-    },
-};
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
-use test_support::{
-    Home, RequestExt as _, Response, TestApp, TestDatabase, eventually, postgres::TestClock,
-    raw::request_unread, scopes, statuses_of,
-};
-use tokio::task::JoinSet;
+use test_support::postgres::TestClock;
+use test_support::*;
 
 /// Service with manual clocks, and an API key of a caller on a plan.
 struct Limited {
@@ -737,7 +717,7 @@ async fn steady_requests_cost_few_lease_statements() {
     let service = home.serve().await;
     let statements = async || -> u64 {
         let url = format!("http://{}/metrics", service.operations);
-        let text = test_support::client().get(url).response().await.text();
+        let text = client().get(url).response().await.text();
         let name = "db_client_operation_batch_size_count{db_query_summary=\"UPDATE limit_usage\"} ";
         let count = text.lines().find_map(|line| line.strip_prefix(name));
         count.map_or(0, |count| count.parse().expect("a number"))

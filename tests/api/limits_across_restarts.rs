@@ -1,14 +1,7 @@
 //! Tests of the per-day limit and the usage of callers across restarts: the limit is never exceeded, and a kill loses at most
 //! one lease, and a second of the usage.
 
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
-use reqwest::Method;
-use test_support::{
-    eventually,
-    process::{Home, Service},
-};
+use test_support::*;
 
 async fn serve(home: &Home) -> Service {
     let mut command = home.command(["serve"]);

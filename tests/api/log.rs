@@ -1,20 +1,8 @@
 //! Tests of the log: access lines, documented fields and absent secrets.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::{self, BufRead as _, BufReader},
-    time::{Duration, Instant},
-};
+use std::io::{self, BufRead as _, BufReader};
 
-use nix::sys::signal::Signal;
-use reqwest::{Client, Method};
-use serde_json::{Value, json};
-use test_support::{
-    RawConnection, RequestExt, TestDatabase, client, eventually,
-    process::{Home, Service},
-    send_all,
-};
+use test_support::*;
 
 const TRACE: (&str, &str) = ("PET_INVENTORY__TELEMETRY__LOG", "trace");
 
@@ -114,7 +102,7 @@ async fn log_lines_have_the_documented_fields() {
         let service = Service::start(&home, command(&home, &database, traced)).await;
         let rename = async |from: &str, to: &str| {
             let rename = format!("alter table {from} rename to {to}");
-            let rename = sqlx::raw_sql(sqlx::AssertSqlSafe(rename));
+            let rename = sqlx::raw_sql(AssertSqlSafe(rename));
             let done = rename.execute(&mut database.connect().await).await;
             done.expect("renamed");
         };

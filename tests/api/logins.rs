@@ -1,12 +1,6 @@
 //! Limits of login attempts: guesses from one address or many do not lock the owner of an account out.
 
-use std::time::{Duration, Instant};
-
-use futures_util::future::join_all;
-use pet_inventory::domain::clock::Clock;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Call, TestApp, TestDatabase, send_all};
+use test_support::*;
 
 const PASSWORD: &str = "correct horse battery staple";
 const GUESS: &str = "correct horse battery stable";

@@ -1,11 +1,7 @@
 //! Tests of `/metrics`: it exposes exactly the metrics in `METRICS`, with the right values.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use pet_inventory::telemetry::{Described, Kind, METRICS};
-use reqwest::Method;
-use serde_json::json;
-use test_support::{RequestExt, eventually, images::png, process::Home};
+use test_support::*;
 
 /// Metrics that only a service with token issuers exposes.
 const WITH_SETTINGS_ONLY: [&str; 1] = ["jwks_fetches_total"];
@@ -67,7 +63,7 @@ async fn metrics_match_their_descriptions() {
     let service = home.serve().await;
     service.exercise_all_metrics(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let response = test_support::client().get(url).is(200).await;
+    let response = client().get(url).is(200).await;
     assert_eq!(
         response.header("content-type"),
         "text/plain; version=0.0.4; charset=utf-8"
@@ -122,7 +118,7 @@ async fn metrics_count_what_was_done() {
     let service = home.serve().await;
     service.exercise_all_metrics(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let text = test_support::client().get(url).is(200).await.text();
+    let text = client().get(url).is(200).await.text();
     let value = |series: &str| -> f64 {
         let line = text
             .lines()
@@ -178,7 +174,7 @@ async fn series_of_deleted_webhooks_are_left_out() {
     service.exercise_all_metrics(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
     let series = async || {
-        let text = test_support::client().get(&url).is(200).await.text();
+        let text = client().get(&url).is(200).await.text();
         let of_webhooks = text.lines().filter(|line| line.starts_with("webhooks_"));
         of_webhooks.count()
     };

@@ -1,11 +1,6 @@
 //! Limits of a client address, which is a /56 of IPv6: it has 256 networks of size /64, but not as many times the limit.
 
-use std::time::Duration;
-
-use pet_inventory::domain::clock::Clock;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Call, RawConnection, TestApp, TestDatabase, eventually, send_all};
+use test_support::*;
 
 /// Returns the address of a number in a /56, in the 256 networks of size /64 of it.
 fn of_56(number: u32) -> String {

@@ -6,21 +6,11 @@ use oauth2::{
     TokenIntrospectionResponse, TokenResponse, TokenUrl, basic::BasicClient, basic::BasicTokenType,
 };
 use pet_inventory::{
-    auth::secret::{self, Secret},
-    db::{
-        self,
-        credentials::{CredentialKind, NewCredential},
-    },
-    domain::{
-        caller::{Scope, Scopes},
-        change::Initiator,
-        clock::Clock,
-        id::CredentialId,
-    },
+    auth::secret,
+    db::{self, credentials::NewCredential},
+    domain::id::CredentialId,
 };
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Call, Response, TestApp, TestDatabase, eventually, scopes};
+use test_support::*;
 
 /// OAuth client, as `clients create` creates it.
 struct TestClient {
@@ -272,7 +262,7 @@ async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
     let two = client(&app, "acme", Scopes::all()).await;
     let token = one.token(&app).await;
     get_with_token(&app, &token, "/limits").await.is(200);
-    tokio::time::sleep(std::time::Duration::from_millis(3_100)).await;
+    tokio::time::sleep(Duration::from_millis(3_100)).await;
     get_with_token(&app, &token, "/limits").await.problem(401);
 
     let app = TestApp::replica_of(&app, &[]).await;

@@ -1,14 +1,10 @@
 //! The OpenAPI document: its content, and conformance of the service.
 
-use std::collections::BTreeSet;
-
 use pet_inventory::{
-    api::{self, state::Links},
-    domain::{caller::Scopes, id::PetId, image, order, pet, user},
+    api,
+    domain::{image, order, pet, user},
 };
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::TestApp;
+use test_support::*;
 
 const METHODS: [Method; 5] = [
     Method::GET,

@@ -1,18 +1,10 @@
 //! Store orders and inventory: effects on pets, visibility, and concurrent requests.
 
-use chrono::{DateTime, Utc};
-use futures_util::future::join_all;
-use pet_inventory::{
-    db::{
-        PLANNER_SETTINGS, inventory,
-        orders::{LISTS_OF_ALL, LISTS_OF_OWNER, LISTS_OF_PET},
-    },
-    domain::caller::{Scope, Scopes},
+use pet_inventory::db::{
+    PLANNER_SETTINGS, inventory,
+    orders::{LISTS_OF_ALL, LISTS_OF_OWNER, LISTS_OF_PET},
 };
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Executor as _};
-use test_support::{Call, TestApp, eventually, scopes, send_all, statuses_of};
+use test_support::*;
 
 use crate::finds::{explain, next_path};
 
@@ -765,7 +757,7 @@ async fn inventory_is_exact_after_any_change_of_pets() {
             .expect("a change");
         assert_inventory(&app).await;
     }
-    let mut copy = sqlx::postgres::PgConnection::copy_in_raw(
+    let mut copy = PgConnection::copy_in_raw(
         &mut connection,
         "copy pets (id, status, name, photo_urls, tags) from stdin",
     )
@@ -850,7 +842,7 @@ async fn inventory_is_folded_in_the_background() {
         if few().await {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
     eventually(few).await;
     assert_inventory(&app).await;

@@ -1,35 +1,18 @@
 //! Database outages: requests fail fast with 503, and the service recovers by itself.
 
-use std::{
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::symlink;
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use pet_inventory::{
-    domain::{caller::Scopes, clock::Clock},
-    embedded_postgres::EmbeddedPostgres,
-    server::Shutdown,
-};
-use reqwest::{Client, Method};
-use serde_json::json;
-use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
-use test_support::{
-    self, Call, Home, Output, PATIENCE, RequestExt as _, Response, Service, eventually, make_key,
-    postgres::{start_postgres, url_at},
-    process::processes_using,
-    send_all,
-};
+use nix::sys::signal::kill;
+use pet_inventory::embedded_postgres::EmbeddedPostgres;
+use sqlx::postgres::PgConnectOptions;
+use test_support::*;
+use test_support::{postgres::url_at, process::processes_using};
 
 /// Service on a PostgreSQL that tests stop, kill and freeze.
 struct UnreliableApp {
     postgres: Option<EmbeddedPostgres>,
     folder: tempfile::TempDir,
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     key: String,
     client: Client,
     shutdown: Shutdown,
@@ -46,7 +29,7 @@ impl UnreliableApp {
             postgres: None,
             address: ([127, 0, 0, 1], 0).into(),
             key: String::new(),
-            client: test_support::client(),
+            client: client(),
             shutdown: Shutdown::default(),
             folder,
         };
@@ -60,8 +43,8 @@ impl UnreliableApp {
             ("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "1s"),
             ("PET_INVENTORY__IMAGES__URL", &images),
         ];
-        let config = test_support::config(&url, &settings);
-        let app = test_support::build_with(config, clock).await;
+        let config = config(&url, &settings);
+        let app = build_with(config, clock).await;
         unreliable.key = unreliable.make_key("tester").await;
         // This PostgreSQL commits asynchronously: a kill soon after would lose the last migration.
         let mut connection = PgConnection::connect(&url).await.expect("a connection");
@@ -96,7 +79,7 @@ impl UnreliableApp {
         let postgres = start_postgres(&self.folder.path().join("data")).await;
         let options = postgres.connect_options();
         let socket = options.get_socket().expect("a socket").clone();
-        let _ = std::fs::remove_file(self.socket());
+        let _ = fs::remove_file(self.socket());
         symlink(socket, self.socket()).expect("a link");
         self.postgres = Some(postgres);
         options
@@ -185,17 +168,17 @@ impl UnreliableApp {
 }
 
 fn postmaster(data: &Path) -> Pid {
-    let text = std::fs::read_to_string(data.join("postgres/postmaster.pid")).expect("a pid file");
+    let text = fs::read_to_string(data.join("postgres/postmaster.pid")).expect("a pid file");
     let pid = text.lines().next().and_then(|pid| pid.trim().parse().ok());
     Pid::from_raw(pid.expect("a number"))
 }
 
 fn children(of: Pid) -> Vec<Pid> {
-    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers
         .filter(|pid| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let parent = stat
                 .rsplit_once(") ")
                 .and_then(|(_, rest)| rest.split(' ').nth(1));
@@ -214,7 +197,7 @@ async fn start_waits_for_postgres() {
     let start = async || {
         let postgres = start_postgres(&folder.path().join("data")).await;
         let options = postgres.connect_options();
-        let _ = std::fs::remove_file(&socket);
+        let _ = fs::remove_file(&socket);
         symlink(options.get_socket().expect("a socket"), &socket).expect("a link");
         postgres
     };
@@ -235,10 +218,8 @@ async fn start_waits_for_postgres() {
     let (service, postgres) =
         tokio::join!(Service::start(&home, command("serve", "postgres")), async {
             let log = home.path().join("service.log");
-            eventually(async || {
-                std::fs::read_to_string(&log).is_ok_and(|log| log.contains(WAITING))
-            })
-            .await;
+            eventually(async || fs::read_to_string(&log).is_ok_and(|log| log.contains(WAITING)))
+                .await;
             let postgres = start_postgres(&folder.path().join("data")).await;
             let options = postgres.connect_options();
             symlink(options.get_socket().expect("a socket"), &socket).expect("a link");
@@ -246,7 +227,7 @@ async fn start_waits_for_postgres() {
         });
     let ready = async || {
         let url = format!("http://{}/readyz", service.operations);
-        let response = test_support::client().get(url).send().await;
+        let response = client().get(url).send().await;
         response.is_ok_and(|response| response.status() == 200)
     };
     assert!(ready().await);
@@ -282,10 +263,10 @@ async fn wait_for_postgres_is_logged_each_5_s_and_ends_with_sigterm() {
     command
         .env("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db")
         .env("PET_INVENTORY__TELEMETRY__LOG", "trace")
-        .stderr(std::fs::File::create(&log).expect("a log"));
+        .stderr(fs::File::create(&log).expect("a log"));
     let mut service = command.spawn().expect("the program");
     let started = Instant::now();
-    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    let lines = || fs::read_to_string(&log).unwrap_or_default();
     eventually(async || lines().matches(WAITING).count() == 2).await;
     assert!(started.elapsed() >= Duration::from_secs(5));
     let pid = service.id().expect("it runs").cast_signed();
@@ -376,7 +357,7 @@ async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
         .id();
     kill(postmaster(&home.path().join("data")), Signal::SIGKILL).expect("killed");
     let ready = format!("http://{}/readyz", service.address);
-    let client = test_support::client();
+    let client = client();
     let started = Instant::now();
     while client.get(&ready).response().await.status == 200
         || !service.log().contains("lost the embedded PostgreSQL")

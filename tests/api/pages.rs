@@ -1,9 +1,6 @@
 //! HTML pages: no resources from other hosts, a strict Content-Security-Policy, and the size of the console.
 
-use std::path::Path;
-
-use reqwest::Method;
-use test_support::{TestApp, repository};
+use test_support::*;
 
 const CONSOLE: &str = "src/api/pages/console";
 
@@ -13,7 +10,7 @@ fn console_files() -> Vec<String> {
     let mut files = Vec::new();
     let mut folders = vec![folder.clone()];
     while let Some(next) = folders.pop() {
-        for entry in std::fs::read_dir(next).expect("a folder") {
+        for entry in fs::read_dir(next).expect("a folder") {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 folders.push(path);

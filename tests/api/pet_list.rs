@@ -1,8 +1,6 @@
 //! Tests of `GET /pet`: pages by identifier and by name, parameters, and names that change. `finds` tests the query plan.
 
-use reqwest::Method;
-use serde_json::json;
-use test_support::{TestApp, TestDatabase, eventually};
+use test_support::*;
 
 use crate::{cli::Commands, finds::next_path};
 
@@ -361,7 +359,7 @@ async fn renamed_pets_are_found_by_their_new_names() {
 async fn imported_pets_are_found_by_their_names() {
     let commands = Commands::on(TestDatabase::migrated().await);
     let pets = commands.home.path().join("pets.ndjson");
-    std::fs::write(pets, "{\"name\":\"Straße\"}\n{\"name\":\"Rex\"}\n").expect("a file");
+    fs::write(pets, "{\"name\":\"Straße\"}\n{\"name\":\"Rex\"}\n").expect("a file");
     commands.run(&["import", "pets.ndjson"]).await.is(0);
     let mut connection = commands.database.connect().await;
     let folded = sqlx::query_scalar("select folded_name from pets order by id");

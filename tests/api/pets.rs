@@ -1,11 +1,6 @@
 //! Pets: add, get, replace, patch, update with form, and delete.
 
-use std::collections::HashSet;
-
-use futures_util::future::join_all;
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{TestApp, images::png, pets::pet_of_size};
+use test_support::*;
 
 use super::conditional::assert_unchanged;
 

@@ -12,12 +12,9 @@ use proptest::{
     sample::select,
     test_runner::{Config, TestCaseError, TestRunner},
 };
-use reqwest::{
-    Method,
-    header::{HeaderName, HeaderValue},
-};
-use serde_json::{Map, Value, json};
-use test_support::{Response, TestApp};
+use reqwest::header::{HeaderName, HeaderValue};
+use serde_json::Map;
+use test_support::*;
 
 const MAX_ID: i64 = (1 << 53) - 1;
 

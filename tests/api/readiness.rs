@@ -1,9 +1,6 @@
 //! `/readyz`: probes share one check of the database.
 
-use std::{net::IpAddr, time::Instant};
-
-use futures_util::future::join_all;
-use test_support::{RequestExt, TestApp, client_builder};
+use test_support::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_at_the_same_time_share_a_check() {

@@ -1,16 +1,7 @@
 //! Record of changes: what each request records, and in which order.
 
-use std::{collections::HashMap, time::Duration};
-
-use futures_util::future::join_all;
-use pet_inventory::{
-    db,
-    domain::caller::{Scope, Scopes},
-};
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::Executor as _;
-use test_support::{Events, Response, TestApp, TestDatabase, eventually, images::png, scopes};
+use pet_inventory::db;
+use test_support::*;
 
 /// Publishes what has been recorded, and returns it in the order of positions, without changes by commands.
 async fn published(app: &TestApp) -> Vec<Value> {
@@ -289,9 +280,7 @@ async fn publishers_at_once_and_open_transactions_lose_nothing() {
     };
     let mut open = database.connect().await;
     open.execute("begin").await.expect("a transaction");
-    open.execute(sqlx::AssertSqlSafe(insert(0)))
-        .await
-        .expect("a row");
+    open.execute(AssertSqlSafe(insert(0))).await.expect("a row");
     database.run("insert into new_changes (kind, resource, action) select 'pet', n::text, 'changed' from generate_series(1, 25000) n").await;
     let publish = async || {
         let mut connection = database.connect().await;

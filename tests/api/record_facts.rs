@@ -1,10 +1,6 @@
 //! Record of changes: the facts that each operation which changes something leaves.
 
-use std::collections::BTreeSet;
-
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Call, TestApp, images::png};
+use test_support::*;
 
 const PASSWORD: &str = "correct horse battery staple";
 

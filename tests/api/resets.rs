@@ -1,10 +1,6 @@
 //! Clients that disconnect before the response.
 
-use std::time::Duration;
-
-use reqwest::Method;
-use sqlx::{Connection as _, Executor as _};
-use test_support::{RawConnection, TestApp, eventually, images::png};
+use test_support::*;
 
 /// Anyone can request images. A closed connection does not make the service close and open database connections: a look-up ends
 /// although nobody waits for it.

@@ -1,8 +1,6 @@
 //! Sample store: what is added, once, and what its removal leaves.
 
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{RequestExt, Response, TestApp, TestDatabase, client, send_all};
+use test_support::*;
 
 use super::cli::Commands;
 

@@ -1,10 +1,6 @@
 //! Tests of the maximum number of sessions of a user.
 
-use futures_util::future::join_all;
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{TestApp, eventually};
+use test_support::*;
 
 const PASSWORD: &str = "correct horse battery staple";
 const LIVE: &str = "select count(*) from credentials

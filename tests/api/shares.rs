@@ -1,19 +1,9 @@
 //! What one client address may use at the same time: connections, requests, memory of lists. Other clients are
 //! served meanwhile.
 
-use std::time::Duration;
-
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use reqwest::{Client, Method};
-use serde_json::json;
-use sqlx::Executor as _;
-use test_support::{
-    Call, RawConnection, RequestExt, TestApp, client_builder, eventually,
-    images::large_jpeg,
-    raw::{connect_from, request_unread},
-    send_all,
-};
-use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
+use test_support::*;
+use tokio::{net::TcpStream, time::timeout};
 
 /// Address of a client who attacks.
 const ATTACKER: &str = "127.0.0.2";

@@ -1,15 +1,7 @@
 //! Start and shutdown of the program: requests in progress, stored data, and remaining processes.
 
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{
-    Home, PATIENCE, RawConnection, RequestExt, Service, TestDatabase, eventually, make_key,
-    process::processes_using,
-};
+use test_support::process::processes_using;
+use test_support::*;
 
 const KEY: &str = "special-key";
 
@@ -143,7 +135,7 @@ async fn request_in_progress_completes_before_exit() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // The operations listener still accepts connections.
-        let ready = test_support::client().get(format!("http://{}/readyz", service.operations));
+        let ready = client().get(format!("http://{}/readyz", service.operations));
         ready.response().await.problem(503);
         raw.send("\":\"a\"}").await;
         let response = raw.response().await.is(201);

@@ -1,35 +1,21 @@
 //! Unix sockets, sockets of a service manager (systemd socket activation), and its notifications.
 
 use std::{
-    fs,
     net::TcpListener,
     os::{
         fd::OwnedFd,
         linux::net::SocketAddrExt as _,
         unix::{
             ffi::OsStrExt as _,
-            fs::PermissionsExt as _,
             net::{SocketAddr, UnixDatagram, UnixListener},
         },
     },
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
-use nix::sys::signal::Signal;
-use pet_inventory::{
-    domain::caller::Scopes,
-    server::{Listener, Shutdown},
-};
-use reqwest::{Client, Method};
+use pet_inventory::server::Listener;
 use socket2::{Domain, Socket, Type};
-use test_support::{
-    Call, Home, Output, PATIENCE, RequestExt, Service, TestDatabase, build, client, client_builder,
-    eventually, make_key,
-};
-use tokio::{io::AsyncReadExt as _, process::Command, task::JoinHandle};
+use test_support::*;
+use tokio::{process::Command, task::JoinHandle};
 
 /// Service that listens on a Unix socket.
 struct App {
@@ -202,8 +188,8 @@ impl Notified {
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     }
 
-    fn pid(&self) -> nix::unistd::Pid {
-        nix::unistd::Pid::from_raw(self.child.id().expect("it runs").cast_signed())
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().expect("it runs").cast_signed())
     }
 
     /// Stops it, and checks its notification and its exit code.
@@ -406,7 +392,7 @@ async fn embedded_postgres_does_not_inherit_the_sockets() {
             .flatten()
             .flatten();
         let targets = files.filter_map(|file| fs::read_link(file.path()).ok());
-        targets.collect::<std::collections::BTreeSet<_>>()
+        targets.collect::<BTreeSet<_>>()
     };
     let inode = fs::read_to_string("/proc/net/tcp").expect("a table");
     let port = format!(":{:04X} 00000000:0000 0A", address.port());
@@ -417,7 +403,7 @@ async fn embedded_postgres_does_not_inherit_the_sockets() {
     let inode = inode.split_whitespace().nth(9).expect("an inode");
     let socket = PathBuf::from(format!("socket:[{inode}]"));
     assert!(sockets(service.pid().as_raw()).contains(&socket));
-    let processes = test_support::process::processes_using(home.path());
+    let processes = process::processes_using(home.path());
     assert!(processes.len() > 1, "{processes:?}");
     for (pid, name) in processes {
         let is_service = pid == service.pid().as_raw();
@@ -453,7 +439,7 @@ async fn serve_with_json_prints_urls_and_sockets() {
         .read_to_string(&mut stderr)
         .await
         .expect("text");
-    let started: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    let started: Value = serde_json::from_str(&stdout).expect("JSON");
     let expected = [
         ("api", "http://localhost/api/v3"),
         ("docs", "http://localhost/docs"),

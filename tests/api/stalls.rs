@@ -3,19 +3,11 @@
 use std::{
     future::pending,
     sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, Instant},
 };
 
 use pet_inventory::db::{self, Connection, Database};
-use serde_json::json;
-use sqlx::Executor as _;
-use test_support::{PATIENCE, TestApp, TestDatabase, config, eventually};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpSocket,
-    sync::Barrier,
-    task::JoinSet,
-};
+use test_support::*;
+use tokio::{net::TcpSocket, sync::Barrier};
 
 /// More pets than fit into the buffers between the service and a client.
 const MANY: &str = "insert into pets (id, status, name, category, photo_urls, tags)
@@ -144,7 +136,7 @@ async fn serialization_failure_is_retried() {
             .transact(async |transaction: &mut Connection| {
                 if tries.fetch_add(1, Ordering::Relaxed) < 2 {
                     let raise = format!("do $$ begin raise using errcode = '{code}'; end $$");
-                    let raise = sqlx::raw_sql(sqlx::AssertSqlSafe(raise));
+                    let raise = sqlx::raw_sql(AssertSqlSafe(raise));
                     transaction.execute(raise).await?;
                 }
                 Ok::<_, db::Error>(())

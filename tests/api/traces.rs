@@ -1,10 +1,6 @@
 //! Trace export with OTLP over HTTP, to a test collector.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    net::TcpListener,
-    time::{Duration, Instant},
-};
+use std::net::TcpListener;
 
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
@@ -12,17 +8,8 @@ use opentelemetry_proto::tonic::{
     trace::v1::{Span, span::SpanKind, status::StatusCode},
 };
 use prost::Message as _;
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{
-    MockHttp, PATIENCE, RequestExt, eventually,
-    issuer::Issuer,
-    pets::pet_of_size,
-    process::{Home, Service},
-    raw::request_unread,
-    signer::Signer,
-};
-use wiremock::{Mock, ResponseTemplate, matchers::any};
+use test_support::*;
+use wiremock::matchers::any;
 
 const ENDPOINT: &str = "PET_INVENTORY__TELEMETRY__OTLP_ENDPOINT";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -248,7 +235,7 @@ async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
         read(wrong).await;
     }
     // Health checks and metrics are not traced.
-    let http = test_support::client();
+    let http = client();
     for url in [
         format!("http://{}/livez", service.address),
         format!("http://{}/readyz", service.operations),
@@ -291,7 +278,7 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     let issuer = Issuer::start(&[&signer]).await;
     issuer.respond_with(ResponseTemplate::new(500));
     let file = home.path().join("issuers.toml");
-    std::fs::write(&file, issuer.table("")).expect("a file");
+    fs::write(&file, issuer.table("")).expect("a file");
     let mut command = home.command(["serve"]);
     command
         .arg("--config")
@@ -306,7 +293,7 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     headers.insert("authorization", bearer.parse().expect("a value"));
     let ours = traceparent(TRACE, "01");
     headers.insert("traceparent", ours.parse().expect("a value"));
-    let response = test_support::client().execute(read).await;
+    let response = client().execute(read).await;
     assert_eq!(response.expect("a response").status(), 503);
     service
         .request(Method::GET, "/pet/0", "special-key")
@@ -480,7 +467,7 @@ async fn span_and_metric_do_not_wait_for_the_body_of_an_access_line_with_details
     let recorded = attributes(&server(&spans).attributes);
     assert_eq!(recorded["http.response.status_code"], 200);
     let metrics = format!("http://{}/metrics", service.operations);
-    let metrics = test_support::client().get(metrics).response().await.text();
+    let metrics = client().get(metrics).response().await.text();
     let count = |it: &str| it.contains("duration_seconds_count") && it.contains(path);
     assert_eq!(
         metrics.lines().filter(|it| count(it)).count(),
@@ -515,7 +502,7 @@ async fn unavailable_collector_is_logged_once_and_does_not_delay_exit() {
         let service = serve(&home, &[(ENDPOINT, endpoint)]).await;
         let exports = async || {
             let metrics = format!("http://{}/metrics", service.operations);
-            let metrics = test_support::client().get(metrics).response().await.text();
+            let metrics = client().get(metrics).response().await.text();
             let name = "otlp_exports_total{result=\"failed\"} ";
             let failed = metrics
                 .lines()

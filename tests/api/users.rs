@@ -1,20 +1,7 @@
 //! User accounts, logins and sessions.
 
-use std::collections::BTreeSet;
-
-use pet_inventory::{
-    auth::secret::sha256,
-    domain::{
-        caller::{Scope, Scopes},
-        clock::Clock,
-    },
-};
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{
-    Call, Home, RequestExt, Response, TestApp, TestDatabase, eventually, scopes, send_all,
-    statuses_of,
-};
+use pet_inventory::auth::secret::sha256;
+use test_support::*;
 
 const PASSWORD: &str = "correct horse battery staple";
 
@@ -87,8 +74,8 @@ async fn login_accepts_form_query_and_json() {
     let opened = log_in(&app, "ADA", PASSWORD).is(200).await;
     assert_eq!(opened.header("cache-control"), "no-store");
     assert_eq!(opened.header("x-rate-limit"), "1000");
-    let expires = chrono::DateTime::parse_from_rfc3339(opened.header("x-expires-after"));
-    let lasts = expires.expect("a time").to_utc() - chrono::Utc::now();
+    let expires = DateTime::parse_from_rfc3339(opened.header("x-expires-after"));
+    let lasts = expires.expect("a time").to_utc() - Utc::now();
     assert!((23..=24).contains(&lasts.num_hours()), "{opened}");
     assert!(token(&opened).starts_with("pis_"), "{opened}");
     let query = format!(
@@ -841,7 +828,7 @@ async fn cli_lists_and_revokes_sessions_and_sets_the_plan_of_an_account() {
     let home = Home::new();
     let service = home.serve().await;
     let host = format!("http://{}/api/v3", service.address);
-    let client = test_support::client();
+    let client = client();
     let pair = json!({"username": "ada", "password": PASSWORD});
     let created = client
         .post(format!("{host}/user"))

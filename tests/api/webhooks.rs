@@ -1,32 +1,17 @@
 //! Webhooks: what is delivered, in which order, and what is not.
 
-use std::{
-    collections::HashMap,
-    net::TcpListener,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{net::TcpListener, sync::atomic::Ordering::Relaxed};
 
-use chrono::{DateTime, Utc};
-use futures_util::future::join_all;
 use pet_inventory::{
     db::{
         self,
         deliveries::{Outcome, Undelivered},
     },
-    domain::change::{Initiator, Position},
+    domain::change::Position,
 };
-use reqwest::Method;
-use serde_json::{Value, json};
 use standardwebhooks::Webhook;
-use test_support::{
-    Home, Output, Receiver, Service, TestApp, TestDatabase, eventually, process::free_address,
-    receiver::Message,
-};
-use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
+use test_support::*;
+use wiremock::{MockServer, matchers::any};
 
 use super::cli::Commands;
 

@@ -1,11 +1,7 @@
 //! Messages that no HTTP client sends by itself: broken, ambiguous, truncated and slow ones.
 
-use std::time::{Duration, Instant};
-
-use reqwest::Method;
-use serde_json::json;
-use test_support::{RawConnection, TestApp, images::png};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use test_support::*;
+use tokio::net::TcpStream;
 
 /// Request to add a pet, with `fields` in addition to the required ones.
 fn post(app: &TestApp, fields: &str, body: &str) -> String {

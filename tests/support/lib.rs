@@ -1,4 +1,5 @@
-//! Test harness: the service on free ports with a database of its own, requests to it, and checks of its responses.
+//! Test harness: the service on free ports with a database of its own, requests to it, and checks of its responses. Tests import
+//! all of it, with what most of them need of other crates: `use test_support::*`.
 
 #![expect(
     clippy::expect_used,
@@ -22,45 +23,75 @@ pub mod receiver;
 pub mod response;
 pub mod signer;
 
-use std::{
-    ffi::OsString,
-    net::SocketAddr,
-    path::Path,
+use std::ffi::OsString;
+pub use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fs,
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicI64, AtomicUsize},
+    },
     time::{Duration, Instant},
 };
 
-use chrono::{DateTime, Utc};
+pub use chrono::{DateTime, Utc};
+pub use futures_util::future::join_all;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use pet_inventory::{
-    app::App,
+pub use nix::{
+    sys::signal::Signal,
+    unistd::{Pid, geteuid},
+};
+pub use pet_inventory::{
+    api::state::Links,
     auth::secret::Secret,
-    config::{CommandLine, Config},
-    db::{
-        self, Connection,
-        credentials::{CredentialKind, NewCredential},
-    },
+    db::credentials::CredentialKind,
     domain::{
-        caller::{CallerName, Scope, Scopes},
+        caller::{Scope, Scopes},
         change::Initiator,
         clock::Clock,
-        id::CredentialId,
+        id::PetId,
         plan::Plan,
     },
     server::Shutdown,
 };
-use reqwest::{Client, Method, Request, RequestBuilder};
-use serde_json::{Value, json};
+use pet_inventory::{
+    app::App,
+    config::{CommandLine, Config},
+    db::{self, Connection, credentials::NewCredential},
+    domain::{caller::CallerName, id::CredentialId},
+};
+pub use reqwest::{Client, Method};
+use reqwest::{Request, RequestBuilder};
+pub use serde_json::{Value, json};
+pub use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::task::JoinHandle;
+pub use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    task::JoinSet,
+};
+pub use tokio_util::sync::CancellationToken;
+pub use wiremock::{Mock, ResponseTemplate};
 
 pub use self::{
     call::{Call, send_all, statuses_of},
     events::Events,
+    images::{
+        gif, jpeg, large_jpeg, lossy_webp, png, png_chunk, riff, rotated_jpeg, still_webp,
+        transparent_png, vp8_chunk, webp, webp_animation, webp_chunk, webp_frame,
+    },
+    issuer::Issuer,
     mock_http::MockHttp,
-    postgres::TestDatabase,
-    process::{Home, Output, Service},
-    raw::RawConnection,
-    receiver::Receiver,
+    pets::pet_of_size,
+    postgres::{TestDatabase, start_postgres},
+    process::{Home, Output, Service, free_address},
+    raw::{RawConnection, connect_from, request_unread},
+    receiver::{Message, Receiver},
     response::{RequestExt, Response},
+    signer::Signer,
 };
 
 /// Running service; stops when dropped.

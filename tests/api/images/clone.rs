@@ -1,10 +1,8 @@
 //! Test of the image store that a physical copy of the PostgreSQL cluster shares with the original.
 
-use std::{path::Path, process::Command};
+use std::process::Command;
 
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Home, Output, RequestExt, client, eventually, images::png, process::Service};
+use test_support::*;
 
 use super::{MARKER, files_in, url_of};
 
@@ -98,7 +96,7 @@ async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
 
     // Without the copy and its mark, the original deletes bytes again.
     copy.stop().await;
-    std::fs::remove_file(place.join(MARKER)).expect("removed");
+    fs::remove_file(place.join(MARKER)).expect("removed");
     let mut height = 20;
     eventually(async || {
         height += 1;

@@ -1,8 +1,6 @@
 //! Conditional requests on images: `If-Match` and `If-None-Match` (RFC 9110 §13.1).
 
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Call, images::png, statuses_of};
+use test_support::*;
 
 use super::{ImageApp, form};
 use crate::conditional::CONDITIONS;

@@ -1,17 +1,8 @@
 //! Tests of malicious and broken uploads: wrong types, truncated images, bombs, polyglots, forms, sizes and stalls.
 
-use std::{io::Write as _, time::Duration};
-
-use futures_util::{StreamExt as _, future::join_all, stream};
-use reqwest::{Body, Client, Method};
-use test_support::{
-    RawConnection, RequestExt, client_builder, eventually,
-    images::{
-        gif, jpeg, large_jpeg, lossy_webp, png, still_webp, transparent_png, vp8_chunk, webp,
-        webp_animation, webp_frame,
-    },
-    send_all,
-};
+use futures_util::{StreamExt as _, stream};
+use reqwest::Body;
+use test_support::*;
 
 use super::{ImageApp, form};
 
@@ -42,7 +33,7 @@ async fn upload_of_another_type_is_415() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let mut gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03".to_vec();
-    gzip.write_all(&[0; 1_000]).expect("memory");
+    std::io::Write::write_all(&mut gzip, &[0; 1_000]).expect("memory");
     let zip = [b"PK\x03\x04".as_slice(), &[0; 100]].concat();
     let bitmap = [b"BM".as_slice(), &[1; 100]].concat();
     let avif = [b"\0\0\0\x20ftypavif".as_slice(), &[0; 100]].concat();
@@ -162,7 +153,7 @@ async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
         .query(&[("width", "64")])
         .is(200)
         .await;
-    assert_eq!(test_support::images::size(&small.body), (64, 64));
+    assert_eq!(images::size(&small.body), (64, 64));
 }
 
 /// The decoder reads chunks that begin up to 10 bytes after the container.
@@ -186,7 +177,7 @@ async fn image_data_of_another_size_is_refused_or_not_decoded() {
         let image = app.image(pet, &bytes).await;
         let rendering = app.image_of(pet, &image).query(&[("width", "16")]);
         let small = rendering.is(200).await;
-        assert_eq!(test_support::images::size(&small.body), (16, 12));
+        assert_eq!(images::size(&small.body), (16, 12));
     }
 }
 

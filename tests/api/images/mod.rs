@@ -8,17 +8,7 @@ mod serve;
 mod store;
 mod structure;
 
-use std::path::{Path, PathBuf};
-
-use futures_util::future::join_all;
-use pet_inventory::domain::caller::{Scope, Scopes};
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{
-    Call, Response, TestApp, eventually,
-    images::{gif, jpeg, png, webp},
-    send_all,
-};
+use test_support::*;
 
 /// Service with its own image folder, which is deleted when dropped.
 struct ImageApp {
@@ -106,7 +96,7 @@ const MARKER: &str = ".database";
 
 /// Returns all files below `folder` except the marker.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else {
+    let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
     let entries = entries.map(|entry| entry.expect("an entry").path());
@@ -175,7 +165,7 @@ async fn upload_of_every_type_is_served_unchanged() {
             let before = app.get(&format!("/pet/{pet}")).await.etag();
             let response = request.is(200).await;
             let json = response.json();
-            let (width, height) = test_support::images::size(&bytes);
+            let (width, height) = images::size(&bytes);
             assert_eq!(json["code"], 200, "{response}");
             assert_eq!(json["type"], kind, "{response}");
             assert_eq!(json["size"], bytes.len(), "{response}");
@@ -208,7 +198,7 @@ async fn upload_of_every_type_is_served_unchanged() {
             assert_eq!(image[field], uploaded[field], "{image}");
         }
         let created = image["createdAt"].as_str().expect("a time");
-        chrono::DateTime::parse_from_rfc3339(created).expect("RFC 3339");
+        DateTime::parse_from_rfc3339(created).expect("RFC 3339");
     }
     // Equal bytes are stored once.
     assert_eq!(app.files().len(), 4);

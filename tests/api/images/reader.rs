@@ -1,16 +1,14 @@
 //! Tests of the image reader, which detects type and dimensions, on intact and damaged files.
 
-use std::{sync::LazyLock, time::Instant};
+use std::sync::LazyLock;
 
 use pet_inventory::{
     domain::image::{Facts, ImageType},
     images::reader::{Reader, Refusal},
 };
 use proptest::prelude::*;
-use test_support::{
-    PATIENCE,
-    images::{gif, gif_animation, jpeg, png, rotated_jpeg, webp, webp_animation, webp_frame},
-};
+use test_support::images::gif_animation;
+use test_support::*;
 
 pub fn read(bytes: &[u8], piece: usize) -> Result<Facts, Refusal> {
     let mut reader = Reader::default();
@@ -36,7 +34,7 @@ static FILES: LazyLock<[(ImageType, Vec<u8>); 7]> = LazyLock::new(|| {
 #[test]
 fn reader_accepts_files_in_pieces_of_any_size() {
     for (kind, bytes) in &*FILES {
-        let (width, height) = test_support::images::size(bytes);
+        let (width, height) = images::size(bytes);
         let facts = Facts {
             kind: *kind,
             width,

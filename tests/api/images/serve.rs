@@ -3,15 +3,8 @@
 use std::io::Cursor;
 
 use image::DynamicImage;
-use reqwest::Method;
-use test_support::{
-    Response,
-    images::{
-        decode, gif, jpeg, large_jpeg, lossy_webp, png, png_chunk, riff, rotated_jpeg, size,
-        still_webp, transparent_png, vp8_chunk, webp, webp_animation, webp_chunk, webp_frame,
-    },
-    send_all,
-};
+use test_support::images::{decode, size};
+use test_support::*;
 
 use super::ImageApp;
 

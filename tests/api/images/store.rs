@@ -2,18 +2,16 @@
 
 use std::{
     fs::{self, File},
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
-use futures_util::future::join_all;
 use pet_inventory::{
     blob_store::BlobStore,
     db::{self, Database},
     maintenance::orphaned_blobs::sweep_orphans,
 };
-use test_support::{TestApp, config, eventually, images::png, postgres::TestDatabase, send_all};
+use test_support::postgres::TestDatabase;
+use test_support::*;
 
 use super::{ImageApp, MARKER, files_in, url_of};
 
@@ -101,7 +99,7 @@ async fn sweep_skips_the_store_of_another_database() {
     let url = url_of(place);
     let other = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
     let pet = other.pet("Max").await;
-    let upload = other.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
+    let upload = other.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
     upload.body(png(11, 11)).is(200).await;
     sweep(&other.database, place).await;
     assert_eq!(app.files().len(), 3);
@@ -131,10 +129,7 @@ async fn restored_dump_deletes_no_images_of_the_first_database() {
         restored.database.run(&statement).await;
     }
     let pet_there = restored.pet("Max").await;
-    let upload = restored.request(
-        reqwest::Method::POST,
-        &format!("/pet/{pet_there}/uploadImage"),
-    );
+    let upload = restored.request(Method::POST, &format!("/pet/{pet_there}/uploadImage"));
     upload.body(png(11, 11)).is(200).await;
     // Starts a sweep, which would delete the image within milliseconds.
     let delete = restored.delete(&format!("/pet/{pet_there}"));
@@ -279,7 +274,7 @@ async fn image_folder_is_created_by_the_first_upload() {
     let pet = app.pet("Rex").await;
     app.get(&format!("/pet/{pet}/images")).is(200).await;
     assert!(!folder.exists());
-    let upload = app.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
+    let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
     upload.body(png(10, 10)).is(200).await;
     // Only the user of the service can read it.
     let [file] = &files_in(&folder)[..] else {
@@ -305,7 +300,7 @@ async fn unwritable_store_is_503_for_uploads_only() {
     fs::write(&file, "in the way").expect("a file");
     let app = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url_of(&file))]).await;
     let pet = app.pet("Rex").await;
-    let upload = app.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
+    let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
     let response = upload.body(png(10, 10)).await;
     response.problem(503);
     assert!(!response.text().contains("file"), "{response}");

@@ -1,9 +1,7 @@
 //! Tests of the image reader on small files that are built block by block: valid ones, and one fault at a time.
 
 use pet_inventory::images::reader::Refusal::{self, Broken, EndsEarly, NotAnImage, TooManyPixels};
-use test_support::images::{
-    gif, jpeg, png, riff, still_webp, vp8_chunk, webp, webp_animation, webp_chunk, webp_frame,
-};
+use test_support::*;
 
 use super::reader::read;
 

@@ -1,10 +1,10 @@
 //! Tests of forged and malformed tokens: each gets the same 401, and no URL that a token names is requested.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use serde_json::{Value, json};
+use test_support::*;
 use test_support::{
-    issuer::{AUDIENCE, Issuer, now, serve},
-    signer::{Signer, base64, der, hs256},
+    issuer::{AUDIENCE, now, serve},
+    signer::{base64, der, hs256},
 };
 
 use super::merge;

@@ -1,14 +1,7 @@
 //! Row 28: everything is lost, and restored from a backup that was made under write load.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
-
 use futures_util::{StreamExt as _, stream};
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Home, Output, images::png, process::Service};
+use test_support::*;
 
 use crate::stage::{Row, Stage};
 

@@ -1,12 +1,7 @@
 //! Rows 22 and 23: bodies in chunks of one byte cost little more than bodies in one piece, and bodies of many small
 //! values little more memory than others.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{RawConnection, images::large_jpeg};
+use test_support::*;
 
 use crate::stage::{Row, Stage, short_or_full};
 

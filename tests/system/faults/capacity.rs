@@ -1,19 +1,7 @@
 //! Row 15: memory with many idle connections, large messages and a long mixed load.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use futures_util::future::join_all;
-use reqwest::Method;
-use serde_json::json;
-use test_support::pets::pet_of_size;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
-use tokio_util::sync::CancellationToken;
+use test_support::*;
+use tokio::net::TcpStream;
 
 use crate::{
     checker,
@@ -56,7 +44,7 @@ async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<Ti
 #[tokio::test(flavor = "multi_thread")]
 async fn row_15_memory_is_bounded_and_flat() {
     let mut row = Row::begin(15, "idle connections, large arrays, mixed load").await;
-    test_support::raise_file_limit();
+    raise_file_limit();
     let settings = [
         ("SERVER__MAX_CONNECTIONS", "10200"),
         ("SERVER__MAX_CONNECTIONS_PER_ADDRESS", "10200"),

@@ -1,19 +1,7 @@
 //! Rows 6 and 7: deliberately slow clients, and malformed requests.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use reqwest::Method;
-use test_support::{RawConnection, raw::connect_from};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpSocket, TcpStream},
-    task::JoinSet,
-};
-use tokio_util::sync::CancellationToken;
+use test_support::*;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::stage::{
     Row, Stage, Target,

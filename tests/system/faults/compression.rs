@@ -1,14 +1,7 @@
 //! Row 27: large lists, compressed.
 
-use std::time::{Duration, Instant};
-
-use reqwest::Method;
-use test_support::Response;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpSocket, TcpStream},
-};
-use tokio_util::sync::CancellationToken;
+use test_support::*;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::stage::{Row, Stage, load::TimedResponse};
 

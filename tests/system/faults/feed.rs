@@ -1,18 +1,8 @@
 //! Row 30: streams of changes while the service and PostgreSQL are killed.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering;
 
-use nix::sys::signal::Signal;
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::PgConnection;
-use test_support::Events;
+use test_support::*;
 use tokio::time::{sleep, timeout};
 
 use crate::{

@@ -1,18 +1,9 @@
 //! Row 17: limits hold, and recorded use equals admitted use, while replicas or PostgreSQL are killed or frozen.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::atomic::Ordering;
 
-use nix::sys::signal::Signal;
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use test_support::{Service, make_key};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use test_support::*;
+use tokio_util::task::TaskTracker;
 
 use crate::stage::{Row, Stage};
 

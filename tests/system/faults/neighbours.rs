@@ -1,21 +1,8 @@
 //! Rows 35 and 37: clients that disconnect while their requests are executed, or read lists as fast as they can.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering;
 
-use futures_util::future::join_all;
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Call, images::png, make_key, raw::connect_from};
-use tokio::{io::AsyncWriteExt as _, task::JoinSet};
-use tokio_util::sync::CancellationToken;
+use test_support::*;
 
 use crate::stage::{
     Row, Stage, Target,

@@ -1,17 +1,6 @@
 //! Rows 3, 4, 5 and 36: PostgreSQL is down, frozen, has no free connection, or refuses the service.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use futures_util::future::join_all;
-use nix::sys::signal::Signal;
-use reqwest::Method;
-use serde_json::json;
-use sqlx::{Connection as _, Executor as _};
-use test_support::Call;
-use tokio_util::sync::CancellationToken;
+use test_support::*;
 
 use crate::{
     checker,
@@ -376,11 +365,11 @@ async fn row_36_refused_credentials_yield_503() {
         .run("create role pets superuser login password 'one'")
         .await;
     let rules = "host all postgres 127.0.0.1/32 trust\nhost all pets 127.0.0.1/32 scram-sha-256\n";
-    std::fs::write(cluster.data().join("pg_hba.conf"), rules).expect("rules");
+    fs::write(cluster.data().join("pg_hba.conf"), rules).expect("rules");
     cluster.run("select pg_reload_conf()").await;
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("password");
-    std::fs::write(&file, "one\n").expect("a file");
+    fs::write(&file, "one\n").expect("a file");
     let url = format!(
         "postgres://pets@{}/postgres?sslmode=disable",
         cluster.address
@@ -419,7 +408,7 @@ async fn row_36_refused_credentials_yield_503() {
             let ran = administration.execute(statement).await;
             ran.unwrap_or_else(|error| panic!("{statement}: {error}"));
         }
-        std::fs::write(&file, refusal.password).expect("a file");
+        fs::write(&file, refusal.password).expect("a file");
         let back = until(200, ready).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         stop.cancel();

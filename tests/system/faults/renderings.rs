@@ -1,17 +1,10 @@
 //! Row 25: images that decode to more than their size shows.
 
-use std::{fs, path::Path, time::Duration};
-
-use reqwest::Method;
-use serde_json::json;
-use test_support::{
-    Response,
-    images::{
-        deep_png, gif, gif_with_large_frame, jpeg, jpeg_of_scans, jpeg_with, large_jpeg,
-        large_lossy_webp, lossy_webp, png, png_chunk, png_with, riff, size, webp, webp_animation,
-        webp_canvas, webp_chunk, webp_frame, zlib_zeros,
-    },
+use test_support::images::{
+    deep_png, gif_with_large_frame, jpeg_of_scans, jpeg_with, large_lossy_webp, png_with, size,
+    webp_canvas, zlib_zeros,
 };
+use test_support::*;
 
 use crate::stage::{Row, Stage, short_or_full};
 

@@ -1,14 +1,7 @@
 //! Rows 8, 9 and 12: processes stop, replace each other on one port, and start concurrently.
 
-use std::time::{Duration, Instant};
-
-use futures_util::future::join_all;
-use nix::sys::signal::Signal;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Call, Home, RawConnection, client, repository};
+use test_support::*;
 use tokio::net::TcpStream;
-use tokio_util::sync::CancellationToken;
 
 use crate::stage::{
     Cluster, Row, Stage,
@@ -133,8 +126,8 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
 }
 
 /// Returns a client that opens a connection for each request.
-fn client_without_reuse() -> reqwest::Client {
-    test_support::client_builder()
+fn client_without_reuse() -> Client {
+    client_builder()
         .no_proxy()
         .pool_max_idle_per_host(0)
         .build()
@@ -202,10 +195,10 @@ async fn row_12_replicas_started_concurrently_run_each_migration_once() {
 
 /// Returns the number of migration files.
 fn migrations() -> i64 {
-    let files = std::fs::read_dir(repository().join("migrations"));
+    let files = fs::read_dir(repository().join("migrations"));
     let names = files
         .expect("the migrations")
         .map(|file| file.expect("a file").path());
-    let is_sql = |path: &std::path::PathBuf| path.extension().is_some_and(|it| it == "sql");
+    let is_sql = |path: &PathBuf| path.extension().is_some_and(|it| it == "sql");
     i64::try_from(names.filter(is_sql).count()).expect("a few")
 }

@@ -1,21 +1,9 @@
 //! Row 31: webhooks while replicas are killed, with receivers that fail, and beside one that is down.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering::Relaxed;
 
-use nix::sys::signal::Signal;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Receiver, process::free_address, receiver::Message};
+use test_support::*;
 use tokio::time::{interval, sleep};
-use tokio_util::sync::CancellationToken;
-use wiremock::ResponseTemplate;
 
 use crate::stage::{Proxy, Row, Stage, Target, short_or_full};
 

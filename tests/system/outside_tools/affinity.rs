@@ -1,11 +1,6 @@
 //! Proxies keep each caller at one replica, by its credential; HAProxy with the lines of the operator's guide.
 
-use std::{fs, net::SocketAddr, process::Stdio};
-
-use test_support::{
-    Call, RequestExt as _, TestDatabase, client, eventually,
-    process::{Home, Service, free_address},
-};
+use test_support::*;
 use tokio::{net::TcpStream, process::Command};
 
 /// Checks that each of several callers reaches one replica, and that both replicas get callers. `request` makes a request

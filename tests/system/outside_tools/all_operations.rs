@@ -3,20 +3,12 @@
 //! This takes the longest of these tests, and begins early because of the name of this module: tests start in the order of
 //! their names.
 
-use std::{fs, path::Path};
-
 use pet_inventory::{
-    auth::secret::{self, Secret},
-    db::{
-        self,
-        credentials::{CredentialKind, NewCredential},
-    },
-    domain::{caller::Scopes, change::Initiator},
+    auth::secret,
+    db::{self, credentials::NewCredential},
 };
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{MockHttp, TestApp, eventually, images::png, repository};
-use wiremock::{Mock, ResponseTemplate, matchers::path};
+use test_support::*;
+use wiremock::matchers::path;
 
 use crate::{
     browser::Browser,

@@ -3,17 +3,11 @@
 //! Invariants:
 //! - However a test ends, it leaves no browser process and no file.
 
-use std::{
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::process::{Child, Command};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use reqwest::{Client, Method};
-use serde_json::{Value, json};
 use tempfile::TempDir;
-use test_support::{PATIENCE, RequestExt, client};
+use test_support::*;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 /// Key of an element's identifier in WebDriver responses.
@@ -232,7 +226,7 @@ impl Browser {
         let screenshot = self.command(Method::GET, "/screenshot", &json!({})).await;
         let bytes = BASE64_STANDARD.decode(screenshot.as_str().expect("base64"));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::write(path, bytes.expect("base64")).expect("a file");
+        fs::write(path, bytes.expect("base64")).expect("a file");
     }
 
     /// Checks the log since the last call: no request to another host, and no warning or error on the console except

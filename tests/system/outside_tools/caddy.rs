@@ -1,23 +1,8 @@
 //! `config/Caddyfile`, changed only in addresses and the issuer of its certificate, in Debian's Caddy in front of two
 //! replicas.
 
-use std::{
-    fs,
-    net::{IpAddr, SocketAddr},
-    process::Stdio,
-    time::Duration,
-};
-
-use nix::sys::signal::Signal;
-use pet_inventory::domain::caller::Scopes;
-use reqwest::{Certificate, Client, Method, Version};
-use serde_json::json;
-use test_support::{
-    Call, PATIENCE, RequestExt, TestDatabase, client_builder, eventually,
-    images::large_jpeg,
-    make_key,
-    process::{Home, Service, free_address},
-};
+use reqwest::{Certificate, Version};
+use test_support::*;
 use tokio::process::{Child, Command};
 
 use crate::{affinity::callers_stay, event_sources::each_event_comes_at_once};

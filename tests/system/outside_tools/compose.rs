@@ -1,24 +1,10 @@
 //! `config/compose.yaml` and `config/cluster/compose.yaml` as docker-compose reads them: missing secrets, any characters in
 //! them, confinement, and the settings of the service, of PgBouncer and of the nodes of a cluster.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    net::SocketAddr,
-    os::unix::fs::{MetadataExt as _, chown},
-    path::Path,
-    process::Stdio,
-    time::Duration,
-};
+use std::os::unix::fs::{MetadataExt as _, chown};
 
-use serde_json::Value;
-use test_support::{
-    Output, TestDatabase, eventually,
-    process::{Home, free_address},
-    repository,
-};
+use test_support::*;
 use tokio::{
-    io::AsyncWriteExt as _,
     net::TcpStream,
     process::{Child, Command},
 };

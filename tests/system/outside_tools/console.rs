@@ -1,15 +1,9 @@
 //! The console in a browser: sign in, limits and requests by day, errors, keyboard, layout and accessibility.
 //! `console_pets`, `console_edits` and `console_administration` have its other views.
 
-use std::{fs, path::Path};
-
-use pet_inventory::{
-    db::ConnectOptions,
-    domain::{caller::Scopes, clock::Clock},
-};
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Home, TestApp, TestDatabase, make_key, postgres::run, repository};
+use pet_inventory::db::ConnectOptions;
+use test_support::postgres::run;
+use test_support::*;
 
 use crate::browser::Browser;
 
@@ -218,7 +212,7 @@ async fn console_signs_users_in() {
     assert_eq!(app.database.number(sessions).await, 1);
     browser.click("#sign-out").await;
     browser.until_text(".notice", "You are signed out.").await;
-    test_support::eventually(async || app.database.number(sessions).await == 0).await;
+    eventually(async || app.database.number(sessions).await == 0).await;
     let origin = format!("http://{}", app.address);
     browser.is_clean(&origin, &[REFUSED]).await;
 }
@@ -279,7 +273,7 @@ async fn console_reports_errors() {
         let request = app.anonymous(Method::GET, "/pet/1");
         request.header("api_key", &key).await.status == 401
     };
-    test_support::eventually(is_refused).await;
+    eventually(is_refused).await;
     // The view may have tried again by itself: before the end of the key, which took the failure away, or after it.
     let again = "document.querySelector('.failure button, .title button')?.click()";
     browser.run(again).await;

@@ -1,11 +1,8 @@
 //! Administration in the console: callers, keys, sessions, and the record of changes.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Receiver, TestApp, eventually, receiver::Message};
-use wiremock::ResponseTemplate;
+use test_support::*;
 
 use crate::{
     browser::Browser,

@@ -1,10 +1,8 @@
 //! Edits in the console: they survive what others do meanwhile, and change nothing else.
 
-use serde_json::json;
-use test_support::{Home, Output, scopes};
+use test_support::*;
 
 use crate::console::{ESCAPE, REFUSED, console, enter, enter_key, show};
-use pet_inventory::domain::caller::Scope;
 
 const SAVE: &str = "#pet-form .choices button";
 
@@ -121,7 +119,7 @@ async fn console_tells_what_is_missing_and_leads_back() {
     show(&browser, &format!("pets/{id}"), "Rex").await;
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("empty.png");
-    std::fs::write(&file, b"").expect("a file");
+    fs::write(&file, b"").expect("a file");
     browser.enter("#files", &file.display().to_string()).await;
     browser
         .until_text(".uploads", "empty.png: The file is required")
@@ -131,7 +129,7 @@ async fn console_tells_what_is_missing_and_leads_back() {
     show(&browser, "pets", "Pets").await;
     let home = Home::new();
     let pets = home.path().join("pets.ndjson");
-    std::fs::write(&pets, "{\"name\": \"Imported\"}\n").expect("a file");
+    fs::write(&pets, "{\"name\": \"Imported\"}\n").expect("a file");
     let mut import = home.command(["import", "pets.ndjson"]);
     import.env("DATABASE_URL", app.database.url());
     Output::of(import).await.is(0);

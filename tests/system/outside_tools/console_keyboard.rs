@@ -1,7 +1,6 @@
 //! The console by keyboard alone: a pet, an order, and a caller with its keys.
 
-use serde_json::json;
-use test_support::eventually;
+use test_support::*;
 
 use crate::{
     browser::Browser,

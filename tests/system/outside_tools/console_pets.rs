@@ -1,16 +1,12 @@
 //! Pets in the console: the grid with its filters, changes as they happen, the page of a pet, and orders.
 
-use std::path::Path;
-
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{TestApp, postgres::run, repository, scopes};
+use test_support::postgres::run;
+use test_support::*;
 
 use crate::{
     browser::Browser,
     console::{ENTER, REFUSED, TAB, console, enter, enter_key, is_accessible, lock_out, show},
 };
-use pet_inventory::domain::caller::Scope;
 
 async fn add_sample_store(app: &TestApp) {
     let request = app.request(Method::POST, "/admin/sample-store");
@@ -157,7 +153,7 @@ async fn console_suggests_tags() {
     let is_suggested = async || {
         app.get("/pet/tags?prefix=fr").is(200).await.json() == json!(["friendly", "Frisky"])
     };
-    test_support::eventually(is_suggested).await;
+    eventually(is_suggested).await;
     enter(&app, &browser, "pets", "Pets").await;
     let suggestions = |id: &str| {
         format!(
@@ -390,7 +386,7 @@ async fn console_follows_changes() {
     browser.until_text("#inventory", "2 available").await;
     let change = json!({"name": "Max", "status": "sold"});
     // Again and again, because the stream may begin behind the first change. Only that one changes the status.
-    test_support::eventually(async || {
+    eventually(async || {
         app.patch("/pet/1", &change).is(200).await;
         browser
             .run("return [...document.querySelectorAll('.pet h2')].at(-1).innerText")
@@ -771,7 +767,7 @@ async fn console_uploads_and_arranges_pictures() {
     is_accessible(&browser, "pet").await;
     browser.set_viewport(1280, 800, "light").await;
     browser.click("[title='Move later']:enabled").await;
-    test_support::eventually(async || last_url(&app, &path).await == ids[0]).await;
+    eventually(async || last_url(&app, &path).await == ids[0]).await;
     browser.click("#gallery .picture").await;
     browser
         .until("document.querySelector('dialog .large').naturalWidth === 480")
@@ -819,7 +815,7 @@ async fn console_uploads_and_arranges_pictures() {
 
     // Refused uploads: no image, and too large.
     let large = tempfile::NamedTempFile::with_suffix(".png").expect("a file");
-    std::fs::write(large.path(), vec![0; 400_000]).expect("written");
+    fs::write(large.path(), vec![0; 400_000]).expect("written");
     for (file, text) in [
         (repository().join("Cargo.toml"), "The file must be a PNG"),
         (large.path().to_owned(), "The file is larger than 200 kB"),
@@ -1038,7 +1034,7 @@ async fn console_places_and_advances_orders() {
     for (action, status) in [("Approve", "approved"), ("Deliver", "delivered")] {
         browser.click(&format!("[aria-label^={action}]")).await;
         let orders = async || app.get("/store/orders").is(200).await.json()[0]["status"] == status;
-        test_support::eventually(orders).await;
+        eventually(orders).await;
         let shown = format!("document.querySelector('.rows').innerText.includes('{status}')");
         browser.until(&shown).await;
     }
@@ -1131,7 +1127,7 @@ async fn console_tells_missing_scopes() {
         let request = app.anonymous(Method::PATCH, &path).json(&json!({}));
         request.header("api_key", &writer).await.status == 403
     };
-    test_support::eventually(is_refused).await;
+    eventually(is_refused).await;
     browser.enter("#name", &format!("Max{ENTER}")).await;
     browser
         .until_text(".failure", "The scope write:pets is required")

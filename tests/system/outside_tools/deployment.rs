@@ -1,13 +1,6 @@
 //! `config/kubernetes.yaml` and the systemd units: checked by their tools, and against the service.
 
-use std::{collections::BTreeMap, fs, path::Path};
-
-use serde_json::{Value, json};
-use test_support::{
-    Output, RequestExt, client,
-    process::{Home, Service},
-    repository,
-};
+use test_support::*;
 use tokio::process::Command;
 
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/kubernetes.yaml");

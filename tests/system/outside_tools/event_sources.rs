@@ -1,10 +1,6 @@
 //! Streams of changes, read by libraries behind a proxy that cuts connections: they miss nothing, and get nothing twice.
 
-use std::{process::Stdio, time::Duration};
-
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{Call, Events, TestApp, repository};
+use test_support::*;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::Command,

@@ -1,20 +1,9 @@
 //! Images on a full disk and in an S3 bucket.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Stdio,
-};
-
-use nix::unistd::{geteuid, getuid};
+use nix::unistd::getuid;
 use pet_inventory::blob_store::BlobStore;
-use reqwest::Method;
-use test_support::{
-    Output, Response, TestApp, TestDatabase, config, eventually,
-    images::{jpeg, large_jpeg, png, size},
-    process::{Home, Service, free_address},
-    repository,
-};
+use test_support::images::size;
+use test_support::*;
 use tokio::{
     net::TcpStream,
     process::{Child, Command},
@@ -51,7 +40,7 @@ fn on_small_disk(home: &Home, folder: &Path) -> Command {
 }
 
 fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).expect("a folder").flatten();
+    let entries = fs::read_dir(folder).expect("a folder").flatten();
     entries
         .map(|entry| entry.path())
         // Marker of the database that the folder belongs to.
@@ -70,7 +59,7 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
 async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests() {
     let home = Home::new();
     let folder = home.path().join("small disk");
-    std::fs::create_dir(&folder).expect("a folder");
+    fs::create_dir(&folder).expect("a folder");
     let mut command = on_small_disk(&home, &folder);
     let url = format!("file://{}", folder.display()).replace(' ', "%20");
     command.env("PET_INVENTORY__IMAGES__URL", url);
@@ -174,7 +163,7 @@ async fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> Response {
 async fn images_are_stored_in_an_s3_bucket() {
     let folder = tempfile::tempdir().expect("a folder");
     let bucket = folder.path().join("pets");
-    std::fs::create_dir(&bucket).expect("a bucket");
+    fs::create_dir(&bucket).expect("a bucket");
     let s3 = S3::start(folder.path(), free_address()).await;
     let objects = || {
         let files = files_in(&bucket).into_iter();
@@ -231,11 +220,11 @@ async fn images_are_stored_in_an_s3_bucket() {
 async fn older_state_of_the_database_deletes_no_images_of_a_bucket() {
     let folder = tempfile::tempdir().expect("a folder");
     let bucket = folder.path().join("pets");
-    std::fs::create_dir(&bucket).expect("a bucket");
+    fs::create_dir(&bucket).expect("a bucket");
     let s3 = S3::start(folder.path(), free_address()).await;
     let app = app_with(s3.address, SECRET_KEY).await;
     let marker = bucket.join("images/of/.database");
-    let content = || std::fs::read_to_string(&marker).expect("a marker");
+    let content = || fs::read_to_string(&marker).expect("a marker");
     let objects = || {
         let files = files_in(&bucket).into_iter();
         let names = files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
@@ -288,7 +277,7 @@ async fn older_state_of_the_database_deletes_no_images_of_a_bucket() {
 #[tokio::test(flavor = "multi_thread")]
 async fn backup_of_a_bucket_is_restored_into_another_prefix() {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(folder.path().join("pets")).expect("a bucket");
+    fs::create_dir(folder.path().join("pets")).expect("a bucket");
     let s3 = S3::start(folder.path(), free_address()).await;
     let app = app_with(s3.address, SECRET_KEY).await;
     let pet = app.pet("Rex").await;

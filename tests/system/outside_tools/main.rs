@@ -26,15 +26,7 @@ mod prometheus;
 mod systemd;
 mod webhooks;
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    time::Duration,
-};
-
-use reqwest::Method;
-use test_support::process::{Home, Service};
+use test_support::*;
 
 /// Creates wrappers of PostgreSQL's programs in `folder` that set the server's clock to 20 s before midnight (UTC).
 ///

@@ -1,36 +1,13 @@
 //! `config/nginx.conf`, changed only in addresses and folders, in Debian's nginx in front of two replicas.
 
-use std::{
-    ffi::OsStr,
-    fs,
-    net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
-    process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{ffi::OsStr, sync::atomic::Ordering};
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use pet_inventory::domain::caller::Scopes;
-use reqwest::{Certificate, Client, Method, Version};
-use serde_json::json;
-use test_support::{
-    Call, PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client,
-    client_builder,
-    images::large_jpeg,
-    make_key,
-    process::{Home, Service, free_address},
-};
+use nix::sys::signal::kill;
+use reqwest::{Certificate, Version};
+use test_support::*;
 use tokio::{
     net::TcpStream,
     process::{Child, Command},
-    task::JoinSet,
 };
 
 use crate::{affinity::callers_stay, event_sources::each_event_comes_at_once};

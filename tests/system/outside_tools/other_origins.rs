@@ -1,9 +1,7 @@
 //! Web pages of other origins in a browser (CORS).
 
-use pet_inventory::domain::caller::Scopes;
-use serde_json::{Value, json};
-use test_support::{MockHttp, TestApp, images::png};
-use wiremock::{Mock, ResponseTemplate, matchers::path};
+use test_support::*;
+use wiremock::matchers::path;
 
 use crate::browser::Browser;
 

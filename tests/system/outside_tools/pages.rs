@@ -1,11 +1,6 @@
 //! The documentation page in a browser.
 
-use reqwest::Method;
-use serde_json::json;
-use test_support::{
-    images::png,
-    process::{Home, Service},
-};
+use test_support::*;
 
 use crate::browser::Browser;
 
@@ -59,7 +54,7 @@ async fn documentation_page_executes_operations() {
     );
     assert_eq!(pet.is(201).await.id(), 1, "the documents' example");
     let photo = home.path().join("rex.png");
-    std::fs::write(&photo, png(320, 200)).expect("a file");
+    fs::write(&photo, png(320, 200)).expect("a file");
 
     let browser = Browser::start().await;
     browser.set_viewport(1100, 760, "light").await;

@@ -1,23 +1,9 @@
 //! Prometheus and promtool read the metrics, the dashboard's queries and the alerts.
 
-use std::{
-    fs,
-    net::TcpListener,
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::net::TcpListener;
 
-use reqwest::Client;
-use serde_json::Value;
-use test_support::{
-    PATIENCE, RequestExt, client,
-    images::png,
-    process::{Home, Service},
-};
-use tokio::{
-    io::AsyncWriteExt as _,
-    process::{Child, Command},
-};
+use test_support::*;
+use tokio::process::{Child, Command};
 
 const MISSING: &str = "Prometheus is missing: run .ci/setup --all";
 /// Panels without data unless requests fail or issuers are configured.

@@ -1,12 +1,7 @@
 //! Socket activation by systemd's own program.
 
-use std::process::Stdio;
-
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use test_support::{Home, PATIENCE, RequestExt, TestDatabase, client, process::free_address};
+use nix::sys::signal::kill;
+use test_support::*;
 use tokio::process::Command;
 
 #[tokio::test(flavor = "multi_thread")]

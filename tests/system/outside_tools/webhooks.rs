@@ -1,9 +1,6 @@
 //! Webhooks with names that resolve to addresses of this machine: in a network with a name server of its own.
 
-use std::{fs, process::Stdio, time::Duration};
-
-use serde_json::Value;
-use test_support::{Home, Output, TestDatabase, eventually, repository};
+use test_support::*;
 use tokio::process::Command;
 
 /// Runs a command on the database, and returns its JSON.

@@ -1,9 +1,6 @@
 //! Row 14: the primary is killed, and its address leads to a standby that is promoted later.
 
-use std::time::{Duration, Instant};
-
-use reqwest::Method;
-use test_support::{Home, Output, eventually};
+use test_support::*;
 
 use crate::{
     checker,

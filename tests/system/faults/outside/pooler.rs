@@ -1,18 +1,9 @@
 //! Row 13: PgBouncer in transaction mode between the service and PostgreSQL.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    process::Child,
-    time::{Duration, Instant},
-};
+use std::process::Child;
 
-use nix::sys::signal::Signal;
-use reqwest::Method;
-use serde_json::json;
-use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
-use test_support::{Home, Output, PATIENCE, process::free_address};
-use tokio::task::JoinSet;
+use sqlx::{Row as _, postgres::PgConnectOptions};
+use test_support::*;
 
 use crate::stage::{
     Cluster, Proxy, Row, Stage, chown_to_postgres,

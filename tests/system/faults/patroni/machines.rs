@@ -4,26 +4,14 @@
 //! them do.
 
 use std::{
-    collections::HashSet,
-    fs,
     io::Write as _,
-    net::SocketAddr,
     os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    process::{Child, Command},
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::{Pid, geteuid},
-};
-use reqwest::Client;
-use serde_json::Value;
-use sqlx::{Connection as _, PgConnection};
-use test_support::{
-    PATIENCE, eventually, postgres::spawn_cleaner, process::free_address, repository,
-};
+use nix::sys::signal::kill;
+use test_support::postgres::spawn_cleaner;
+use test_support::*;
 use tokio::time::{sleep, timeout};
 
 use crate::stage::{owner, program};
@@ -120,7 +108,7 @@ impl Machines {
             all: machines,
             haproxy: logged(&mut haproxy, &folder.join("haproxy.log")),
             primary,
-            client: test_support::client(),
+            client: client(),
             cleaner,
         };
         machines.are_complete().await;

@@ -2,22 +2,10 @@
 
 mod machines;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering;
 
-use nix::sys::signal::Signal;
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use serde_json::json;
-use sqlx::PgConnection;
-use test_support::{Call, Home, Output, Service, make_key, process::free_address};
+use test_support::*;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use self::machines::{ALL, ETCD, Machines, PATRONI, POSTGRES};
 use crate::{

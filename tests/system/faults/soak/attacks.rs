@@ -1,15 +1,7 @@
 //! The attacks, and what they need: a customer with large pets and hostile images, a user, and a revoked key.
 
-use std::time::Duration;
-
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use serde_json::{Value, json};
-use test_support::{
-    images::{gif_with_large_frame, large_jpeg, png, png_chunk, png_with},
-    make_key,
-    pets::pet_of_size,
-};
+use test_support::images::{gif_with_large_frame, png_with};
+use test_support::*;
 
 use super::attack::Attack;
 use crate::{

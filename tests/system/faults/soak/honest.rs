@@ -1,21 +1,10 @@
 //! Honest clients: callers on each plan, the owner of an account, and a probe. Every response is to be a success.
 
-use std::{
-    collections::BTreeMap,
-    future::ready,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{future::ready, sync::atomic::Ordering};
 
-use pet_inventory::domain::caller::Scopes;
-use reqwest::Method;
-use serde_json::json;
-use test_support::{Call, images::png, make_key};
+use test_support::*;
 use tokio::time::interval;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 
 use crate::stage::{Stage, Target, load::TimedResponse};
 
@@ -161,7 +150,7 @@ impl Honest {
                 assert!(response.is_success(), "{response:?}");
             }
         };
-        futures_util::future::join_all((0..16).map(|_| client())).await;
+        join_all((0..16).map(|_| client())).await;
         let milliseconds = usize::try_from(started.elapsed().as_millis()).expect("a short time");
         u32::try_from(next.into_inner() * 1_000 / milliseconds).expect("a number")
     }
@@ -194,7 +183,7 @@ impl Honest {
         });
         let this = Arc::clone(self);
         self.repeat(Duration::from_secs(4), move |_| Arc::clone(&this).log_in());
-        let (this, client) = (Arc::clone(self), test_support::client());
+        let (this, client) = (Arc::clone(self), client());
         let urls = [stage.service.operations, stage.target.address];
         let urls = urls.map(|address| format!("http://{address}/readyz"));
         self.repeat(Duration::from_millis(500), move |number| {

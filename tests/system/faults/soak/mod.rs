@@ -4,10 +4,7 @@ mod attack;
 mod attacks;
 mod honest;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-
-use pet_inventory::domain::caller::Scopes;
-use test_support::make_key;
+use test_support::*;
 use tokio::time::sleep;
 
 use self::{
@@ -69,7 +66,7 @@ fn check_failures(row: &mut Row, what: &str, failures: &[(&str, TimedResponse)])
 
 /// Starts a service with few resources for renderings, the attacks on it, and the target of the attackers' customer.
 async fn start() -> (Stage, Arc<Honest>, Arc<Vec<Attack>>) {
-    test_support::raise_file_limit();
+    raise_file_limit();
     let settings = [
         ("IMAGES__RENDERING_MEMORY", "128MiB"),
         ("LIMITS__FAILED_AUTHENTICATION_PER_MINUTE", "100"),

@@ -4,20 +4,16 @@
 //! processes die in these tests, the machine does not.
 
 use std::{
-    fs,
-    net::SocketAddr,
     os::unix::{fs::chown, process::CommandExt as _},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
+    process::{Child, Command},
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
-    unistd::{Pid, Uid, User},
+    sys::signal::kill,
+    unistd::{Uid, User},
 };
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use test_support::{PATIENCE, postgres::spawn_cleaner, process::free_address};
+use test_support::postgres::spawn_cleaner;
+use test_support::*;
 
 /// A PostgreSQL cluster, running or stopped.
 pub struct Cluster {
@@ -229,7 +225,7 @@ pub fn url_at(address: SocketAddr, database: &str) -> String {
 
 /// Returns a command for a program of PostgreSQL or PgBouncer, run as [`owner`] if this process is root's.
 pub fn program(name: &str) -> Command {
-    let search = test_support::postgres::search_path();
+    let search = postgres::search_path();
     let folders = search.bin_dir.into_iter().chain(
         search
             .path

@@ -2,21 +2,10 @@
 //!
 //! To add an operation, add a function to [`OPERATIONS`], and a query to [`found`] if it writes to another resource.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
-use reqwest::Method;
-use serde_json::{Value, json};
-use sqlx::PgConnection;
-use test_support::Call;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use test_support::*;
 
 use super::{Stage, Target};
 use crate::checker::{Entry, Found, Outcome, Write};
@@ -414,7 +403,7 @@ pub async fn send_at_rate(
 
 /// Returns the number of responses per status.
 pub fn by_status(responses: &[TimedResponse]) -> String {
-    let mut counts = std::collections::BTreeMap::<String, usize>::new();
+    let mut counts = BTreeMap::<String, usize>::new();
     for response in responses {
         let status = response
             .status

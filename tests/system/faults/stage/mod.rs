@@ -5,15 +5,7 @@ pub mod load;
 mod proxy;
 mod row;
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use pet_inventory::domain::caller::Scopes;
-use reqwest::{Client, Method};
-use test_support::{Call, Home, RequestExt as _, Service, make_key, process::free_address};
+use test_support::*;
 
 pub use self::{
     cluster::{Cluster, chown_to_postgres, owner, program, url_at},
@@ -35,13 +27,13 @@ impl Target {
         Arc::new(Self {
             address,
             key: key.to_owned(),
-            client: test_support::client(),
+            client: client(),
         })
     }
 
     /// Returns the same destination for another client, with a loopback address and a key of its own.
     pub fn of_client(&self, client: [u8; 4], key: &str) -> Arc<Self> {
-        let builder = test_support::client_builder().no_proxy();
+        let builder = client_builder().no_proxy();
         let client = builder.local_address(Some(IpAddr::from(client))).build();
         Arc::new(Self {
             address: self.address,
@@ -163,7 +155,7 @@ impl Stage {
     pub async fn memory_growth(&self, work: impl Future<Output = ()>) -> u64 {
         self.idle().await;
         // Resets the peak.
-        std::fs::write(format!("/proc/{}/clear_refs", self.service.pid()), "5").expect("a reset");
+        fs::write(format!("/proc/{}/clear_refs", self.service.pid()), "5").expect("a reset");
         let before = self.memory();
         work.await;
         self.peak_memory().saturating_sub(before)
@@ -171,7 +163,7 @@ impl Stage {
 
     /// Returns the CPU time that the service has used.
     pub fn cpu_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.service.pid()));
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.service.pid()));
         let stat = stat.expect("its state");
         // The name of the program is in parentheses; user and system time are fields 14 and 15, in units of 10 ms.
         let fields = stat.rsplit_once(") ").expect("a name").1.split(' ');
@@ -195,7 +187,7 @@ impl Stage {
 /// Returns the sum of a metric's samples with labels that contain `labels`.
 pub async fn metric(service: &Service, name: &str, labels: &str) -> f64 {
     let url = format!("http://{}/metrics", service.operations);
-    let text = test_support::client().get(url).is(200).await.text();
+    let text = client().get(url).is(200).await.text();
     let lines = text
         .lines()
         .filter(|line| line.starts_with(name) && line.contains(labels));
@@ -211,8 +203,7 @@ pub fn memory(service: &Service) -> u64 {
 
 /// Returns a field of the status of a process in bytes.
 fn status(service: &Service, field: &str) -> u64 {
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("its status");
+    let status = fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("its status");
     let kilobytes = status.lines().find_map(|line| {
         line.strip_prefix(field)?
             .trim()
