@@ -188,7 +188,7 @@ pub struct Outcome {
     pub undelivered: Vec<Undelivered>,
     /// URL of the receiver if it wants no further messages.
     pub gone: Option<String>,
-    /// Last attempts, the newest first.
+    /// Attempts, in no order.
     pub attempts: Vec<Attempt>,
 }
 

@@ -58,7 +58,7 @@ pub struct WebhookRecord {
     /// Number of deliveries that were given up.
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub parked: i64,
-    /// Age of the oldest of them in seconds, since its position; 0 if there are none.
+    /// Age in seconds of the oldest change that waits; 0 if there is none.
     #[schema(minimum = 0)]
     pub lag_seconds: f64,
     /// Key of the signatures, in the form of Standard Webhooks. Only in the response to its creation or rotation.

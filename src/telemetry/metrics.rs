@@ -177,17 +177,17 @@ impl Metrics {
 
 /// Leaves out the series of webhooks without a lag, which are deleted: the recorder keeps all series.
 fn without_deleted_webhooks(text: &str) -> String {
-    let webhook = |line: &str| {
+    fn webhook(line: &str) -> Option<&str> {
         let labels = line.strip_prefix("webhooks_")?.split_once("{webhook=\"")?.1;
-        labels.split_once('"').map(|(id, _)| id.to_owned())
-    };
+        labels.split_once('"').map(|(id, _)| id)
+    }
     let lags = text
         .lines()
         .filter(|line| line.starts_with("webhooks_lag_seconds{") && !line.ends_with(" NaN"));
     let existing: HashSet<_> = lags.filter_map(webhook).collect();
     let lines = text.split_inclusive('\n');
     lines
-        .filter(|line| webhook(line).is_none_or(|id| existing.contains(&id)))
+        .filter(|line| webhook(line).is_none_or(|id| existing.contains(id)))
         .collect()
 }
 

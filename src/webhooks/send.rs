@@ -232,7 +232,7 @@ impl Message {
 fn body(kind: &str, at: DateTime<Utc>, data: &impl Serialize) -> String {
     let timestamp = at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
     let mut body = json!({"type": kind, "timestamp": timestamp, "data": data}).to_string();
-    // Many wait for their receivers.
+    // It has room for up to as much again, and is held until the receiver responds.
     body.shrink_to_fit();
     body
 }

@@ -30,9 +30,10 @@ use crate::{
 
 /// Duration of a lease. After a crash, a webhook waits for it.
 pub const LEASE: Duration = Duration::from_secs(30);
-/// Maximum number of deliveries of a turn of those that are due and of new ones together, and size in bytes after which either end:
-/// all webhooks may have turns at once.
+/// Maximum number of deliveries of a turn.
 const MAX_PAGE: usize = 100;
+/// Size in bytes of the changes after which a turn reads no more of those that are due, and of new ones: all webhooks may have turns
+/// at once.
 const MAX_BYTES: usize = 160 << 10;
 /// Maximum number of resources that fail while changes are read.
 const MAX_BLOCKED: usize = 100;

@@ -232,7 +232,7 @@ async fn routes_are_exactly_the_documented_operations() {
     }
 }
 
-/// Harness and layers refuse these for all operations in the same way; each response is compared with the document.
+/// All operations refuse these in the same way; the harness compares each response with the document.
 #[tokio::test(flavor = "multi_thread")]
 async fn operations_refuse_other_media_types_reused_keys_and_missing_scopes() {
     let app = TestApp::start().await;

@@ -1,7 +1,7 @@
 //! Checks that each response to a test is one that the OpenAPI document has.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     fs::{File, create_dir_all},
     io::Write as _,
     sync::{Arc, LazyLock, Mutex, PoisonError},
@@ -139,12 +139,11 @@ pub fn check(method: &Method, path: &str, response: &Response) {
 
 #[track_caller]
 fn check_body(what: &str, schema: &'static Value, response: &Response) {
-    static VALIDATORS: Mutex<Option<HashMap<String, Arc<Validator>>>> = Mutex::new(None);
+    static VALIDATORS: Mutex<BTreeMap<String, Arc<Validator>>> = Mutex::new(BTreeMap::new());
     let body: Value = serde_json::from_slice(&response.decoded())
         .unwrap_or_else(|error| panic!("{what}: {error}: {response}"));
     let validator = {
         let mut validators = VALIDATORS.lock().unwrap_or_else(PoisonError::into_inner);
-        let validators = validators.get_or_insert_default();
         let validator = validators.entry(what.to_owned()).or_insert_with(|| {
             let mut schema = schema.clone();
             schema["components"] = DOCUMENT["components"].clone();
@@ -163,9 +162,9 @@ fn check_body(what: &str, schema: &'static Value, response: &Response) {
 
 /// Notes an operation and a status in `target/tmp/responses`, which `.ci/run` compares with the document.
 fn note(what: &str) {
-    static NOTED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    static NOTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if noted.get_or_insert_default().insert(what.to_owned()) {
+    if noted.insert(what.to_owned()) {
         let folder = repository().join("target/tmp");
         create_dir_all(&folder).expect("a folder");
         let path = folder.join("responses");

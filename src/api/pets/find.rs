@@ -112,6 +112,7 @@ pub(super) async fn tags(
     });
     let prefix = violations.required("prefix", prefix);
     let prefix = violations.finish(prefix)?;
+    // In turns: clients send one at each key, and drop the one before.
     let suggest = async |connection: &mut Connection| {
         db::pets::suggest_tags(connection, &prefix, MAX_SUGGESTED).await
     };

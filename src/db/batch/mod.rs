@@ -68,7 +68,7 @@ pub(super) trait BatchedStatement: Sized + 'static {
         0
     }
 
-    /// Compares two requests by the order in which a statement is to process them; by default in that of their arrival, or of their size.
+    /// Compares two requests by the order in which a statement is to process them; by default that in which they were chosen.
     fn compare(_: &Self::Input, _: &Self::Input) -> Ordering {
         Ordering::Equal
     }
