@@ -477,7 +477,7 @@ proptest! {
 
     #[test]
     fn ship_date_is_the_same_instant_in_any_time_zone(
-        micros in -62_167_219_200_000_000_i64..253_402_300_800_000_000, hours in -14_i32..=14,
+        micros in -62_135_596_800_000_000_i64..253_402_300_800_000_000, hours in -14_i32..=14,
     ) {
         let instant = DateTime::from_timestamp_micros(micros).expect("an instant");
         let zone = FixedOffset::east_opt(hours * 3_600).expect("an offset");
@@ -520,6 +520,7 @@ fn ship_date_may_have_an_offset_without_a_colon() {
 fn ship_date_and_quantity_refuse_other_texts_and_numbers() {
     let bad = "2026-01-31 2026-01-31T12:00:00 2026-02-30T12:00:00Z 1 now é 2026-01-31T12:0000Z \
                2026-01-31T12:00:00+00 2026-01-31T12:00:00+000 2026-01-31T12:00:00+00000 2026-01-31T12:00:000000 \
+               0000-12-31T23:59:59Z 9999-12-31T23:59:60Z 9999-12-31T23:59:59-00:01 0001-01-01T00:00:00+00:01 \
                2026-01-31T12:00 2026-01-31T12Z 2026-01-31T12:00.5Z 2026-01-31T24:00Z 2026-01-31T12:00:Z 2026-01-31T12:00+00 +026-01-31T12:00Z";
     for bad in bad.split(' ').chain([""]) {
         assert!(bad.parse::<ShipDate>().is_err(), "{bad}");

@@ -6,7 +6,7 @@ use axum::{
     extract::{FromRequest, FromRequestParts, RawPathParams, Request},
     http::{HeaderMap, HeaderValue, Version, header, request::Parts, uri::Authority},
 };
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::error::Category;
 
 use super::{
@@ -148,7 +148,7 @@ pub struct Parameters(Vec<Parameter>);
 struct Parameter {
     name: String,
     value: String,
-    /// Name and value as sent.
+    /// Value as sent.
     encoded: String,
 }
 
@@ -163,6 +163,11 @@ impl Parameter {
             index.is_empty()
                 || digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))
         })
+    }
+
+    /// Returns the values between literal commas. All are UTF-8, as the whole is, since no comma is within a character.
+    fn elements(&self) -> impl Iterator<Item = String> {
+        self.encoded.split(',').filter_map(Parameters::decode)
     }
 }
 
@@ -181,7 +186,7 @@ impl Parameters {
             Ok(Parameter {
                 name: decode(name)?,
                 value: decode(value)?,
-                encoded: format!("{name}={value}"),
+                encoded: value.to_owned(),
             })
         });
         parameters.collect::<Result<_, _>>().map(Self)
@@ -200,16 +205,24 @@ impl Parameters {
         named.map(|one| one.value.as_str())
     }
 
+    /// Returns true if a list parameter is given.
+    pub fn has_list(&self, name: &str) -> bool {
+        self.0.iter().any(|one| one.is_item_of(name))
+    }
+
     /// Returns the values of a list parameter, which may be repeated, separated by commas, or both. An encoded comma is a
     /// character of a value (RFC 3986 §2.2).
     pub fn list(&self, name: &str) -> Vec<String> {
         let items = self.0.iter().filter(|one| one.is_item_of(name));
-        let encoded = items.flat_map(|one| {
-            let (_, value) = one.encoded.split_once('=').unwrap_or_default();
-            value.split(',')
-        });
-        // All are UTF-8, as the whole is, since no comma is within a character.
-        encoded.filter_map(Self::decode).collect()
+        items.flat_map(Parameter::elements).collect()
+    }
+
+    /// Returns the values of a list parameter whose values have no commas: an encoded comma separates, too, because many
+    /// HTTP libraries encode it.
+    pub fn words(&self, name: &str) -> Vec<String> {
+        let items = self.0.iter().filter(|one| one.is_item_of(name));
+        let words = items.flat_map(|one| one.value.split(','));
+        words.map(str::to_owned).collect()
     }
 
     /// Reads and checks a parameter. A repeated one is invalid.
@@ -240,16 +253,31 @@ impl Parameters {
         self
     }
 
-    /// Returns a query of the parameters in `names`, encoded as sent, then one more that needs no encoding.
+    /// Returns a query of the parameters in `names`, percent-encoded, then one more that needs no encoding.
     pub fn query_with(&self, names: &[&str], (name, value): (&str, &str)) -> String {
         let kept = self
             .0
             .iter()
             .filter(|one| names.iter().any(|name| one.is_item_of(name)));
-        let mut query: String = kept.map(|one| one.encoded.clone() + "&").collect();
+        let mut query = String::new();
+        for parameter in kept {
+            let elements = parameter.elements().map(|element| percent_encode(&element));
+            let value = elements.collect::<Vec<_>>().join(",");
+            query.extend([&percent_encode(&parameter.name), "=", &value, "&"]);
+        }
         query.extend([name, "=", value]);
         query
     }
+}
+
+/// Percent-encodes all but the unreserved characters (RFC 3986 §2.3).
+pub fn percent_encode(text: &str) -> String {
+    const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~');
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// Query parameters.

@@ -18,7 +18,31 @@ pub fn names(
     query: &Parameters,
     parameter: &'static str,
 ) -> Vec<String> {
-    let names = query.list(parameter);
+    checked(violations, parameter, query.list(parameter))
+}
+
+/// Parses the words in a list parameter and removes duplicates. Invalid words are violations and left out.
+pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
+    violations: &mut Violations,
+    query: &Parameters,
+    parameter: &'static str,
+) -> Vec<T> {
+    let mut read: Vec<T> = Vec::new();
+    for word in checked(violations, parameter, query.words(parameter)) {
+        match word.parse() {
+            Ok(value) if read.contains(&value) => {}
+            Ok(value) => read.push(value),
+            Err(reason) => violations.add(parameter, reason),
+        }
+    }
+    read
+}
+
+fn checked(
+    violations: &mut Violations,
+    parameter: &'static str,
+    names: Vec<String>,
+) -> Vec<String> {
     let reason = match names.len() {
         0 => return names,
         _ if names.iter().any(String::is_empty) => "must not contain an empty name",
@@ -27,23 +51,6 @@ pub fn names(
     };
     violations.add(parameter, reason);
     Vec::new()
-}
-
-/// Parses the names in a list parameter and removes duplicates. Invalid names are violations and left out.
-pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
-    violations: &mut Violations,
-    query: &Parameters,
-    parameter: &'static str,
-) -> Vec<T> {
-    let mut read: Vec<T> = Vec::new();
-    for name in names(violations, query, parameter) {
-        match name.parse() {
-            Ok(value) if read.contains(&value) => {}
-            Ok(value) => read.push(value),
-            Err(reason) => violations.add(parameter, reason),
-        }
-    }
-    read
 }
 
 /// Order of a list, as the document has it; the parameter is read as text.

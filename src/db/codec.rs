@@ -164,7 +164,7 @@ decode! {
     Quantity, i32, |quantity| Self::new((*quantity).into());
     // Unknown scopes are ignored.
     Scopes, Vec<String>, |names| Ok(names.iter().filter_map(|name| name.parse::<Scope>().ok()).collect());
-    ShipDate, DateTime<Utc>, |instant| Self::new(*instant);
+    ShipDate, DateTime<Utc>, |instant| Ok(Self::nearest(*instant));
     Text, String, |text| Ok(Self::from_stored(text.clone()));
     UserId, i64, |id| Ok(Self(*id));
     Username, String, |name| Ok(Self::from_stored(name.clone()));

@@ -58,18 +58,20 @@ pub(super) fn compatible(options: PgConnectOptions, pooler: Pooler) -> PgConnect
 
 /// Returns the correction of the setting `database.pooler` if it is wrong.
 ///
-/// Signs of a pooler are a server process that is older than the connection to it, and one that two connections share.
+/// The sign of a pooler is a server process that is older than the connection to it.
 pub(super) async fn check(
     options: &PgConnectOptions,
     pooler: Pooler,
 ) -> Result<Option<&'static str>, Error> {
     let is_detected = async {
-        let (first, first_pid, is_first_older) = connect(options).await?;
-        // The pooler may have opened a new server for the first connection.
-        let (second, second_pid, is_second_older) = connect(options).await?;
+        let began = Instant::now();
+        let (first, first_start, first_now) = connect(options).await?;
+        let took = began.elapsed() + CLOCK_TOLERANCE;
+        // The pooler may have started a process for the first connection, and while others are busy, for each.
+        let (second, second_start, _) = connect(options).await?;
         first.close().await?;
         second.close().await?;
-        Ok(is_first_older || is_second_older || first_pid == second_pid)
+        Ok(first_now - first_start > took.as_secs_f64() || second_start < first_now)
     };
     let is_detected = with_timeout(Box::pin(is_detected)).await?;
     Ok(match pooler {
@@ -78,17 +80,19 @@ pub(super) async fn check(
     })
 }
 
-/// Opens a connection. Returns it with the identifier of its server process, and true if that started earlier.
-async fn connect(options: &PgConnectOptions) -> Result<(PgConnection, i32, bool), sqlx::Error> {
+/// Opens a connection. Returns it with the start of its server process, and the time, both by the clock of the server.
+async fn connect(options: &PgConnectOptions) -> Result<(PgConnection, f64, f64), sqlx::Error> {
     // A plain-text query, so that nothing is prepared on a server that may be shared.
     const QUERY: &str = "
-        select pid::text, extract(epoch from clock_timestamp() - backend_start)::float8::text
+        select extract(epoch from backend_start)::float8::text,
+            extract(epoch from clock_timestamp())::float8::text
         from pg_stat_activity where pid = pg_backend_pid()";
-    let started = Instant::now();
     let mut connection = PgConnection::connect_with(options).await?;
     let row = connection.fetch_one(QUERY).await?;
-    let pid = row.try_get::<&str, _>(0)?.parse().unwrap_or_default();
-    let age: f64 = row.try_get::<&str, _>(1)?.parse().unwrap_or_default();
-    let is_older = age > (started.elapsed() + CLOCK_TOLERANCE).as_secs_f64();
-    Ok((connection, pid, is_older))
+    let seconds = |index: usize| -> Result<f64, sqlx::Error> {
+        let text: &str = row.try_get(index)?;
+        Ok(text.parse().unwrap_or_default())
+    };
+    let (start, now) = (seconds(0)?, seconds(1)?);
+    Ok((connection, start, now))
 }

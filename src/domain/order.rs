@@ -20,9 +20,9 @@
 //!   Deleting an order that is not open changes no pet.
 //! - Deleting a pet keeps its orders, which then hold no pet, not even a new one with the same identifier.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::RangeInclusive, str::FromStr};
 
-use chrono::{DateTime, Datelike, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
@@ -86,12 +86,25 @@ impl Default for Quantity {
 pub struct ShipDate(DateTime<Utc>);
 
 impl ShipDate {
-    /// Truncates an instant to microseconds. Fails outside the years 0 to 9999, the range of RFC 3339.
+    /// Microseconds from 1970 of the years 1 to 9999: RFC 3339 has four digits, and PostgreSQL no year 0.
+    const RANGE: RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
+
+    /// Cuts an instant to microseconds. Fails outside the years 1 to 9999.
     pub fn new(instant: DateTime<Utc>) -> Result<Self, Invalid> {
-        DateTime::from_timestamp_micros(instant.timestamp_micros())
-            .filter(|instant| (0..=9999).contains(&instant.year()))
-            .map(Self)
-            .ok_or(NOT_RFC_3339)
+        let micros = instant.timestamp_micros();
+        if Self::RANGE.contains(&micros) {
+            Ok(Self::nearest(instant))
+        } else {
+            Err(NOT_RFC_3339)
+        }
+    }
+
+    /// Returns the nearest date to a stored instant: builds before 0.1.0 rounded the end of the year 9999 up, and stored the
+    /// year 0.
+    pub fn nearest(instant: DateTime<Utc>) -> Self {
+        let (start, end) = Self::RANGE.into_inner();
+        let micros = instant.timestamp_micros().clamp(start, end);
+        Self(DateTime::from_timestamp_micros(micros).unwrap_or_default())
     }
 
     /// Returns the instant.

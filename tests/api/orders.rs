@@ -192,6 +192,58 @@ async fn place_order_with_idempotency_key_is_done_once() {
     assert_eq!(app.database.number("select count(*) from orders").await, 1);
 }
 
+/// What a response shows is what every later one shows, for each way in.
+#[tokio::test(flavor = "multi_thread")]
+async fn ship_date_is_stored_as_it_is_answered() {
+    let app = TestApp::start().await;
+    let (pet, other) = (app.pet("Rex").await, app.pet("Tom").await);
+    let patched = format!("/store/order/{}", order(&app, other).is(201).await.id());
+    let years = [1, 1600, 1969, 1970, 2255, 2300, 9999];
+    let fractions = (0..=9).map(|digits| match digits {
+        0 => String::new(),
+        _ => format!(".{}", &"999008457"[..digits]),
+    });
+    let offsets = ["Z", "+14:00", "-14:00"];
+    let latest: DateTime<Utc> = "9999-12-31T23:59:59.999999999Z".parse().expect("RFC 3339");
+    let ends = fractions.flat_map(|fraction| offsets.map(|offset| format!("{fraction}{offset}")));
+    for text in ends.flat_map(|end| years.map(|year| format!("{year:04}-12-31T23:59:59{end}"))) {
+        let place = app.post("/store/order", &json!({"petId": pet, "shipDate": text}));
+        let change = app.patch(&patched, &json!({ "shipDate": text }));
+        let instant = DateTime::parse_from_rfc3339(&text)
+            .expect("RFC 3339")
+            .to_utc();
+        if instant > latest {
+            for refused in [place, change] {
+                assert_eq!(refused.await.invalid_fields(), ["shipDate"], "{text}");
+            }
+            continue;
+        }
+        let acknowledged = [place.is(201).await, change.is(200).await];
+        let path = format!("/store/order/{}", acknowledged[0].id());
+        let read = [
+            app.get(&path).is(200).await,
+            app.get(&patched).is(200).await,
+        ];
+        let expected = DateTime::from_timestamp_micros(instant.timestamp_micros());
+        for response in acknowledged.iter().chain(&read) {
+            let shown = response.json()["shipDate"].clone();
+            let shown: Option<DateTime<Utc>> = shown.as_str().and_then(|it| it.parse().ok());
+            assert_eq!(shown, expected, "{text}: {response}");
+        }
+        app.delete(&path).is(200).await;
+    }
+    // As earlier builds stored them.
+    for (stored, shown) in [
+        ("10000-01-01Z", "9999-12-31T23:59:59.999999Z"),
+        ("0001-12-31Z BC", "0001-01-01T00:00:00Z"),
+    ] {
+        let update = format!("update orders set ship_date = '{stored}'");
+        app.database.run(&update).await;
+        let read = app.get(&patched).is(200).await.json();
+        assert_eq!(read["shipDate"], shown);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn place_order_names_all_invalid_fields() {
     let app = TestApp::start().await;

@@ -105,7 +105,10 @@ pub fn check(method: &Method, path: &str, response: &Response) {
             || name.starts_with("access-control-")
             || headers.is_some_and(|it| it.keys().any(|key| key.eq_ignore_ascii_case(name)))
     };
-    for name in response.headers.keys() {
+    for (name, value) in &response.headers {
+        if matches!(name.as_str(), "link" | "location") {
+            assert!(is_uri(value.as_bytes()), "{what}: {name}: {value:?}");
+        }
         let is_documented = is_documented(name.as_str());
         assert!(
             is_documented,
@@ -135,6 +138,21 @@ pub fn check(method: &Method, path: &str, response: &Response) {
     if !is_head {
         note(&what);
     }
+}
+
+/// Returns true for the characters of a URI (RFC 3986 §2), of which a `Link` has one in angle brackets, and a quoted relation.
+fn is_uri(value: &[u8]) -> bool {
+    let uri = value
+        .strip_prefix(b"<")
+        .map_or(Some(value), |link| link.strip_suffix(b">; rel=\"next\""));
+    let is_encoded = |digits: &[u8]| digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit);
+    let mut parts = uri.unwrap_or(value).split(|byte| *byte == b'%');
+    let of_uri =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=".contains(byte);
+    let first = parts.next().unwrap_or_default();
+    let mut rest = parts.map(|part| part.split_at_checked(2).unwrap_or((part, &[])));
+    first.iter().all(of_uri)
+        && rest.all(|(digits, rest)| is_encoded(digits) && rest.iter().all(of_uri))
 }
 
 #[track_caller]

@@ -70,7 +70,7 @@ pub fn router() -> Operations {
         ("after" = Option<i64>, Query, description = "Position after which the changes begin.", minimum = 0, maximum = 9_007_199_254_740_991_i64, example = 0),
         ("order" = inline(Option<Order>), Query, description = "`asc`, the default, or `desc`: the newest change first. Not for a stream."),
         ("before" = Option<i64>, Query, description = "With `order=desc`: position before which the changes begin; it need not be that of a change. The newest one if absent.", minimum = 0, maximum = 9_007_199_254_740_991_i64, example = 9_007_199_254_740_991_i64),
-        ("kind" = inline(Option<Vec<Kind>>), Query, description = "Kinds of resources, repeated or separated by commas that are not encoded.", min_items = 1, max_items = 100, example = json!(["pet"])),
+        ("kind" = inline(Option<Vec<Kind>>), Query, description = "Kinds of resources, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["pet"])),
         ("resource" = Option<String>, Query, description = "Identifier of the only resource; with one `kind`.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "7"),
         ("actor" = Option<String>, Query, description = "Name of the only actor. That of the account of another caller has no changes, unless the caller has the scope `admin`.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "acme"),
         ("lastEventId" = Option<String>, Query, description = "Of a stream: as the header `Last-Event-ID`, for clients that cannot send it.", max_length = 16, pattern = "^[0-9]*$", example = ""),

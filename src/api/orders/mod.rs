@@ -134,7 +134,7 @@ async fn place(
 #[utoipa::path(
     get, path = "/store/orders", operation_id = "listOrders", tag = "store", security(("bearer" = ["read:orders"])),
     params(
-        ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
+        ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
         ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, which is the default, or `-id` for the largest identifier first."),
         ("limit", Query), ("cursor", Query),
@@ -148,7 +148,7 @@ async fn list(
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
     let mut statuses = parse_distinct(&mut violations, &query, "status");
-    if query.list("status").is_empty() {
+    if !query.has_list("status") {
         statuses = Status::ALL.to_vec();
     }
     let pet = query.optional(&mut violations, "petId", str::parse);

@@ -46,7 +46,7 @@ struct PetPage(Vec<Pet>);
     get, path = "/pet", operation_id = "listPets", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
         ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
-        ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
+        ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("tag" = inline(Option<Vec<TagName>>), Query, description = "Tag names, repeated or separated by commas; a pet with any of them matches. A comma within a name is encoded: `%2C`.", min_items = 1, max_items = 100, example = json!(["friendly"])),
         ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, which is the default, or `-id` for the largest identifier first. Only without `name`."),
         ("limit" = Option<i32>, Query, description = "Maximum number of matches in the response; 20 if absent.", minimum = 1, maximum = 1_000, example = 20),
@@ -129,14 +129,14 @@ pub(super) async fn tags(
     get, path = "/pet/findByStatus", operation_id = "findPetsByStatus", tag = "pet",
     security(("bearer" = ["read:pets"])),
     params(
-        ("status" = Vec<Status>, Query, description = "Statuses, repeated or separated by commas that are not encoded; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
+        ("status" = Vec<Status>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("limit", Query), ("cursor", Query),
     ),
     responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<Pet>, headers(("Link")))),
 )]
 pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    if query.list("status").is_empty() {
+    if !query.has_list("status") {
         violations.add("status", "is required");
     }
     let statuses = parse_distinct(&mut violations, &query, "status");
@@ -162,7 +162,7 @@ pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Respo
 )]
 pub(super) async fn by_tags(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    if query.list("tags").is_empty() {
+    if !query.has_list("tags") {
         violations.add("tags", "is required");
     }
     let names = tag_names(&mut violations, &query, "tags");

@@ -3,12 +3,15 @@
 use std::slice;
 
 use axum::{extract::State, http::StatusCode, response::Response};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::body::{NewUserBody, NewUsers, NewUsersBody, UserDetailsBody, Users};
 use crate::{
     api::{
-        error::Error, extract::Json, operations::BASE, request_context::RequestContext, response,
+        error::Error,
+        extract::{Json, percent_encode},
+        operations::BASE,
+        request_context::RequestContext,
+        response,
         state::AppState,
     },
     auth::password::Passwords,
@@ -53,17 +56,10 @@ pub(super) async fn sign_up(
     let user = users
         .first()
         .ok_or_else(|| Error::internal("the insert of the account returned no row"))?;
-    let name = utf8_percent_encode(user.username.as_str(), RESERVED);
+    let name = percent_encode(user.username.as_str());
     let location = state.links.url(&format!("{BASE}/user/{name}"));
     response::created(location, user)
 }
-
-/// All characters but the unreserved ones of RFC 3986 §2.3.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
 
 /// Create many accounts
 ///

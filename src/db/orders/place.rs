@@ -26,7 +26,7 @@ use crate::{
         caller::CallerId,
         change::Initiator,
         id::{OrderId, PetId},
-        order::{NewOrder, Order, Refusal, Standing},
+        order::{NewOrder, Order, Refusal, ShipDate, Standing},
         pet,
     },
 };
@@ -186,8 +186,7 @@ struct OrderRow<'a> {
     pet_id: i64,
     is_open: bool,
     quantity: i32,
-    /// Microseconds since 1970: as text, PostgreSQL does not read the year 0.
-    ship_date: Option<i64>,
+    ship_date: Option<ShipDate>,
     status: &'static str,
     complete: bool,
     pet_status: &'static str,
@@ -206,7 +205,7 @@ impl<'a> OrderRow<'a> {
             pet_id: details.pet_id.get(),
             is_open: details.is_open(),
             quantity: details.quantity.get(),
-            ship_date: details.ship_date.map(|date| date.get().timestamp_micros()),
+            ship_date: details.ship_date,
             status: details.status.as_str(),
             complete: details.complete,
             pet_status: new.as_str(),
@@ -232,10 +231,9 @@ async fn insert(
     let query = sqlx::query_as(concat!(
         "with given as materialized (
              select coalesce(id, nextval('order_ids')) as id, owner, pet_id, is_open, quantity,
-                    timestamptz 'epoch' + ship_date * interval '1 microsecond' as ship_date, status, complete,
-                    pet_status, data, pet_data, actor, request_id
+                    ship_date, status, complete, pet_status, data, pet_data, actor, request_id
              from jsonb_to_recordset($1) as given (
-                 id bigint, owner bigint, pet_id bigint, is_open boolean, quantity integer, ship_date bigint, status text,
+                 id bigint, owner bigint, pet_id bigint, is_open boolean, quantity integer, ship_date timestamptz, status text,
                  complete boolean, pet_status text, data jsonb, pet_data jsonb, actor text, request_id text)
          ), stored as (
              insert into orders (id, owner, pet_id, held_pet, quantity, ship_date, status, complete)
