@@ -298,25 +298,6 @@ async fn etag_of_a_recreated_pet_is_new() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn concurrent_updates_of_one_version_have_one_winner() {
-    let app = TestApp::start().await;
-    let etag = add_pet_5(&app).await.etag();
-    let puts = (0..20).map(|number| {
-        let pet = json!({"id": 5, "name": format!("by {number}")});
-        app.put("/pet", &pet).header("if-match", &etag)
-    });
-    let responses = send_all(puts).await;
-    let (won, lost): (Vec<_>, Vec<_>) = responses
-        .into_iter()
-        .partition(|response| response.status == 200);
-    assert_eq!(won.len(), 1, "{won:?}");
-    for response in lost {
-        response.problem(412);
-    }
-    assert_unchanged(&app, &won[0]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn concurrent_patches_are_all_applied() {
     let app = TestApp::start().await;
     add_pet_5(&app).await;
