@@ -219,33 +219,6 @@ async fn put_ignores_the_idempotency_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn concurrent_posts_with_one_key_run_once() {
-    let app = TestApp::start().await;
-    for round in 0..5 {
-        let key = format!("round {round}");
-        let pet = json!({"name": key});
-        let posts = (0..10).map(|_| post(&app, &key, &pet));
-        let responses = send_all(posts).await;
-        let mut bodies = Vec::new();
-        let mut fresh = 0;
-        for response in responses {
-            if response.status == 409 {
-                response.problem(409);
-                assert_eq!(response.header("retry-after"), "1", "{response}");
-                continue;
-            }
-            let response = response.is(201);
-            fresh += usize::from(response.optional_header("idempotent-replayed").is_none());
-            bodies.push(response.body);
-        }
-        assert_eq!(fresh, 1, "round {round}");
-        bodies.dedup();
-        assert_eq!(bodies.len(), 1, "{bodies:?}");
-        assert_eq!(app.count().await, round + 1);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex"});
