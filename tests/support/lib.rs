@@ -85,7 +85,7 @@ pub use self::{
     },
     issuer::Issuer,
     mock_http::MockHttp,
-    pets::pet_of_size,
+    pets::{UNKNOWN_PET, marked_pet, pet_of_size, requests_of_each_kind},
     postgres::{TestDatabase, start_postgres},
     process::{Home, Output, Service, free_address},
     raw::{RawConnection, connect_from, request_unread},
@@ -294,7 +294,7 @@ pub fn raise_file_limit() {
 }
 
 /// Builds the service with a configuration and a clock.
-pub async fn build_with(config: Config, clock: Clock) -> App {
+async fn build_with(config: Config, clock: Clock) -> App {
     // Client and service are in one process, and the soft limit is often 1,024.
     raise_file_limit();
     let operations = pet_inventory::api::operations();

@@ -9,7 +9,7 @@ use crate::{
     checker::{self, Outcome},
     stage::{
         Row, Stage,
-        load::{Load, broken_images, by_status, found},
+        load::{Load, broken_images, by_status, found, send_each_kind, until_each_kind_is_served},
         short_or_full, until,
     },
 };
@@ -56,14 +56,20 @@ async fn row_02_killed_postgres_loses_no_acknowledged_write_and_yields_503() {
     let mut stage = Stage::start(&[]).await;
     let load = Load::start(&stage.target, WRITERS).await;
     let rounds = short_or_full(2, 10);
-    let mut latest = Duration::ZERO;
+    let (mut latest, mut others) = (Duration::ZERO, Vec::new());
     for _ in 0..rounds {
         load.success_after(Instant::now()).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
+        // In progress at the time of the kill.
+        let clients = [(); 3].map(|()| tokio::spawn(send_each_kind(stage.target.clone())));
         stage.cluster.kill();
         tokio::time::sleep(Duration::from_millis(500)).await;
         stage.cluster.resume().await;
         latest = latest.max(load.success_after(Instant::now()).await);
+        for client in clients {
+            others.extend(client.await.expect("a client"));
+        }
+        until_each_kind_is_served(&stage.target).await;
     }
     let (log, responses) = load.stop().await;
     row.note(format!("{rounds} rounds, {}", by_status(&responses)));
@@ -76,6 +82,11 @@ async fn row_02_killed_postgres_loses_no_acknowledged_write_and_yields_503() {
     row.none(
         "responses other than 2xx and 503 with Retry-After",
         unexpected.map(|response| format!("{response:?}")),
+    );
+    let failed = others.iter().filter(|response| response.is_failure());
+    row.none(
+        "failures of other requests in progress",
+        failed.map(|response| format!("{response:?}")),
     );
     let mut latencies: Vec<_> = responses.iter().map(|response| response.latency).collect();
     row.longest_within(

@@ -6,7 +6,10 @@ use crate::{
     checker,
     stage::{
         Cluster, Proxy, Row, Stage, Target,
-        load::{Load, TimedResponse, by_status, found, send_at_rate},
+        load::{
+            Load, TimedResponse, by_status, found, send_at_rate, send_each_kind,
+            until_each_kind_is_served,
+        },
         short_or_full, until, url_at,
     },
 };
@@ -160,7 +163,16 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
         } else {
             stage.cluster.signal(Signal::SIGSTOP);
         }
-        tokio::time::sleep(freeze).await;
+        let during_freeze = async {
+            // What was on its way arrives.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let live = stage.target.bare(Method::GET, "/livez");
+            tokio::join!(
+                send_each_kind(stage.target.clone()),
+                TimedResponse::of(live)
+            )
+        };
+        let ((), (refused, live)) = tokio::join!(tokio::time::sleep(freeze), during_freeze);
         if drops_packets {
             proxy.pass();
         } else {
@@ -191,6 +203,14 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
         } else {
             "frozen"
         };
+        let unexpected = refused
+            .iter()
+            .filter(|response| !response.is_retryable() || response.is_failure());
+        row.none(
+            &format!("{name}: other than 503 with Retry-After"),
+            unexpected.map(|response| format!("{response:?}")),
+        );
+        row.check(&format!("{name}: livez 200"), live.status == Some(200));
         row.longest_within(
             &format!("{name}: slowest response"),
             &mut latencies,
@@ -198,6 +218,7 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
         );
         row.within("normal after", last_failed, Duration::from_secs(1));
     }
+    until_each_kind_is_served(&stage.target).await;
     let (log, responses) = load.stop().await;
     row.note(by_status(&responses));
     row.none(
@@ -219,9 +240,9 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
     row.end();
 }
 
-/// Maximum number of sessions: the pool, five batch connections per worker (pets, new pets, changed pets, new orders,
-/// credentials), the notification listener and a probe. No request here runs a find or is on a limited plan.
-const MOST: i64 = 16 + 5 * 2 + 1 + 1;
+/// Maximum number of sessions: the pool, six batch connections per worker (pets, new pets, changed pets, new orders, pages of a
+/// tag, credentials), the notification listener and a probe. No request here is on a limited plan.
+const MOST: i64 = 16 + 6 * 2 + 1 + 1;
 const OURS: &str = "select count(*) from pg_stat_activity where application_name = 'pet-inventory'";
 
 /// Waits up to 8 s for a condition; returns true if it was met.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use futures_util::future::BoxFuture;
 use test_support::*;
 
-use super::{Stage, Target};
+use super::{Stage, Target, until};
 use crate::checker::{Entry, Found, Outcome, Write};
 
 /// Operations that each writer repeats in this order.
@@ -84,6 +84,12 @@ impl TimedResponse {
         self.status == Some(503) && self.retry_after
     }
 
+    /// Returns true for a 5xx other than a problem document of a 503 with `Retry-After`, and for a failed connection.
+    pub fn is_failure(&self) -> bool {
+        let is_problem = self.is_retryable() && self.body["status"] == 503;
+        self.outcome() == Outcome::Unknown && !is_problem
+    }
+
     pub const fn body(&self) -> &Value {
         &self.body
     }
@@ -107,7 +113,7 @@ pub struct Writer {
 impl Writer {
     async fn new_pet(&self, marker: &str) -> TimedResponse {
         let request = self.target.request(Method::POST, "/pet");
-        TimedResponse::of(request.json(&pet(None, marker))).await
+        TimedResponse::of(request.json(&marked_pet(None, marker))).await
     }
 }
 
@@ -118,7 +124,7 @@ fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, TimedResponse)> 
         let request = writer
             .target
             .request(Method::POST, "/pet")
-            .json(&pet(None, &marker));
+            .json(&marked_pet(None, &marker));
         let response = TimedResponse::of(request).await;
         let entry = Entry {
             resource: "pet",
@@ -135,7 +141,7 @@ fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, TimedResponse)> 
 fn replace(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, TimedResponse)> {
     Box::pin(async move {
         let marker = format!("replaced-{}-{number}", writer.number);
-        let body = pet(Some(writer.pet), &marker);
+        let body = marked_pet(Some(writer.pet), &marker);
         let request = writer.target.request(Method::PUT, "/pet").json(&body);
         let response = TimedResponse::of(request).await;
         let entry = Entry {
@@ -206,11 +212,6 @@ fn gif(comment: &str) -> Vec<u8> {
         b"\x00\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00\x3b",
     ]
     .concat()
-}
-
-fn pet(id: Option<i64>, marker: &str) -> Value {
-    let photo = format!("/{marker}");
-    json!({"id": id, "name": marker, "photoUrls": [photo], "tags": [{"name": marker}]})
 }
 
 /// Returns the stored records in the checker's form.
@@ -318,7 +319,7 @@ impl Load {
         };
         for _ in 0..writers {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let body = pet(None, &format!("before-{number}"));
+            let body = marked_pet(None, &format!("before-{number}"));
             let started = Instant::now();
             let pet = loop {
                 let created =
@@ -383,6 +384,33 @@ impl Load {
             log.extend(entries.expect("a writer"));
         }
         (log, self.responses())
+    }
+}
+
+/// Sends a request of each kind, all at the same time.
+pub async fn send_each_kind(target: Arc<Target>) -> Vec<TimedResponse> {
+    let request = |method, path: &str| target.request(method, path);
+    // The writers of a load change their pets alone.
+    let requests = requests_of_each_kind(request, UNKNOWN_PET);
+    join_all(requests.map(TimedResponse::of)).await
+}
+
+/// Waits until a request of each kind is served, and the service is ready, for at most 30 s. Until then, requests get 503.
+pub async fn until_each_kind_is_served(target: &Arc<Target>) {
+    until(200, || target.bare(Method::GET, "/readyz")).await;
+    let started = Instant::now();
+    loop {
+        let responses = send_each_kind(target.clone()).await;
+        let failed = responses.iter().find(|response| response.is_failure());
+        assert!(failed.is_none(), "{failed:?}");
+        if !responses.iter().any(TimedResponse::is_retryable) {
+            return;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "not back: {responses:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
