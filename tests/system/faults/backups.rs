@@ -3,7 +3,7 @@
 use futures_util::{StreamExt as _, stream};
 use test_support::*;
 
-use crate::stage::{Row, Stage};
+use crate::stage::*;
 
 /// Maximum duration of the backup, and of the restore.
 const PROMISED: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30)];
@@ -71,7 +71,7 @@ async fn row_28_lost_database_and_images_are_restored_from_a_backup() {
         () = writes => Duration::MAX,
     };
     stage.cluster.run("create database copy").await;
-    let copy = of(crate::stage::url_at(stage.cluster.address, "copy"), "copy");
+    let copy = of(url_at(stage.cluster.address, "copy"), "copy");
     let restored = run(&home, ["restore", name], &copy).await;
     let size = fs::metadata(&archive).expect("a file").len() >> 20;
     row.note(format!("{pets} pets, {images} images, {size} MiB"));

@@ -3,7 +3,7 @@
 
 use test_support::*;
 
-use crate::stage::{Row, Stage, short_or_full};
+use crate::stage::*;
 
 const MEGABYTE: u64 = 1_000_000;
 const JSON: &str = "application/json";

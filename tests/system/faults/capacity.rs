@@ -3,14 +3,7 @@
 use test_support::*;
 use tokio::net::TcpStream;
 
-use crate::{
-    checker,
-    stage::{
-        Row, Stage, Target,
-        load::{Load, TimedResponse, by_status, found_of_writers},
-        short_or_full,
-    },
-};
+use crate::{checker, stage::*};
 
 const MEGABYTE: u64 = 1_000_000;
 

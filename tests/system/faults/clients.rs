@@ -3,11 +3,7 @@
 use test_support::*;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::stage::{
-    Row, Stage, Target,
-    load::{TimedResponse, by_status},
-    short_or_full,
-};
+use crate::stage::*;
 
 /// Pause between two bytes of a slow client.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -3,7 +3,7 @@
 use test_support::*;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::stage::{Row, Stage, load::TimedResponse};
+use crate::stage::*;
 
 const MEBIBYTE: u64 = 1 << 20;
 /// List of all pets but those of [`RANDOM_PETS`].

@@ -1,17 +1,10 @@
 //! Rows 1 and 2: the service or PostgreSQL is killed.
 
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
-use reqwest::Method;
+use test_support::*;
 
 use crate::{
     checker::{self, Outcome},
-    stage::{
-        Row, Stage,
-        load::{Load, broken_images, by_status, found, send_each_kind, until_each_kind_is_served},
-        short_or_full, until,
-    },
+    stage::*,
 };
 
 const WRITERS: usize = 16;

@@ -5,10 +5,7 @@ use std::sync::atomic::Ordering;
 use test_support::*;
 use tokio::time::{sleep, timeout};
 
-use crate::{
-    checker::Outcome,
-    stage::{Row, Stage, Target, load::Load, short_or_full},
-};
+use crate::{checker::Outcome, stage::*};
 
 const WRITERS: usize = 8;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use test_support::*;
 use tokio_util::task::TaskTracker;
 
-use crate::stage::{Row, Stage};
+use crate::stage::*;
 
 /// Limits per minute: one that the clients reach, and one that they do not.
 const REACHED: i64 = 2_500;

@@ -1,11 +1,8 @@
 //! Row 29: the time of a failed login does not reveal whether its username exists.
 
-use std::time::{Duration, Instant};
+use test_support::*;
 
-use reqwest::Method;
-use serde_json::json;
-
-use crate::stage::{Row, Stage};
+use crate::stage::*;
 
 const ROUNDS: usize = 15;
 

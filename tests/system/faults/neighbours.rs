@@ -4,11 +4,7 @@ use std::sync::atomic::Ordering;
 
 use test_support::*;
 
-use crate::stage::{
-    Row, Stage, Target,
-    load::{TimedResponse, by_status},
-    percentile, short_or_full,
-};
+use crate::stage::*;
 
 const CONNECTIONS: usize = 48;
 /// Maximum number of new sessions of PostgreSQL during the row, for each minute and one more: the kept connection of the circuit

@@ -2,17 +2,7 @@
 
 use test_support::*;
 
-use crate::{
-    checker,
-    stage::{
-        Cluster, Proxy, Row, Stage, Target,
-        load::{
-            Load, TimedResponse, by_status, found, send_at_rate, send_each_kind,
-            until_each_kind_is_served,
-        },
-        short_or_full, until, url_at,
-    },
-};
+use crate::{checker, stage::*};
 
 /// Returns requests that need no database, each with its expected status.
 fn without_database(stage: &Stage) -> Vec<(Call, u16)> {

@@ -1,16 +1,8 @@
 //! Rows 10 and 11: concurrent writes with one ETag, and with one Idempotency-Key.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use test_support::*;
 
-use futures_util::future::join_all;
-use nix::sys::signal::Signal;
-use reqwest::Method;
-use serde_json::json;
-
-use crate::stage::{Row, Stage, load::TimedResponse, short_or_full};
+use crate::stage::*;
 
 /// Concurrent requests.
 const MANY: usize = 50;

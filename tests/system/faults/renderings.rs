@@ -6,7 +6,7 @@ use test_support::images::{
 };
 use test_support::*;
 
-use crate::stage::{Row, Stage, short_or_full};
+use crate::stage::*;
 
 const MEBIBYTE: u64 = 1 << 20;
 /// Size in bytes of metadata that is not compressed.

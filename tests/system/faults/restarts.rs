@@ -3,11 +3,7 @@
 use test_support::*;
 use tokio::net::TcpStream;
 
-use crate::stage::{
-    Cluster, Row, Stage,
-    load::{TimedResponse, by_status, send_at_rate},
-    serve, short_or_full, url_at,
-};
+use crate::stage::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_08_sigterm_drains_requests_in_flight() {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use test_support::*;
 use tokio::time::{interval, sleep};
 
-use crate::stage::{Proxy, Row, Stage, Target, short_or_full};
+use crate::stage::*;
 
 const PETS: usize = 40;
 const SETTINGS: [(&str, &str); 1] = [("WEBHOOKS__ALLOW_PRIVATE", "true")];

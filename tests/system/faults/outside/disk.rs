@@ -1,25 +1,13 @@
 //! Row 16: the disk under PostgreSQL is full.
 
 use std::{
-    fs,
     io::{BufRead as _, BufReader},
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    process::{Child, Command},
 };
 
-use nix::unistd::geteuid;
-use reqwest::Method;
-use serde_json::json;
+use test_support::*;
 
-use crate::{
-    checker,
-    stage::{
-        Cluster, Row, Stage, chown_to_postgres,
-        load::{Load, TimedResponse, by_status, found},
-        until,
-    },
-};
+use crate::{checker, stage::*};
 
 /// A small tmpfs, unmounted when dropped.
 ///

@@ -2,14 +2,7 @@
 
 use test_support::*;
 
-use crate::{
-    checker,
-    stage::{
-        Cluster, Proxy, Row, Stage,
-        load::{Load, TimedResponse, by_status, found},
-        program, short_or_full, url_at,
-    },
-};
+use crate::{checker, stage::*};
 
 /// Copies a cluster, and starts the copy as its standby.
 async fn standby_of(primary: &Cluster) -> Cluster {

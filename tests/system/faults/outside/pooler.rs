@@ -5,11 +5,7 @@ use std::process::Child;
 use sqlx::{Row as _, postgres::PgConnectOptions};
 use test_support::*;
 
-use crate::stage::{
-    Cluster, Proxy, Row, Stage, chown_to_postgres,
-    load::{TimedResponse, by_status},
-    program, short_or_full, until, url_at,
-};
+use crate::stage::*;
 
 /// A PgBouncer in transaction mode, killed when dropped.
 struct PgBouncer {

@@ -14,7 +14,7 @@ use test_support::postgres::spawn_cleaner;
 use test_support::*;
 use tokio::time::{sleep, timeout};
 
-use crate::stage::{owner, program};
+use crate::stage::*;
 
 /// Network of the machines; this host has the address .254 in it.
 const NETWORK: &str = "10.213.77";

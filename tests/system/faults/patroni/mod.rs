@@ -11,11 +11,7 @@ use self::machines::{ALL, ETCD, Machines, PATRONI, POSTGRES};
 use crate::{
     checker::{self, Entry},
     feed::{Reader, changes, differences, identity},
-    stage::{
-        Row, Target,
-        load::{Load, TimedResponse, by_status, found_of_writers, send_at_rate},
-        serve, short_or_full,
-    },
+    stage::*,
 };
 
 /// Limit per minute of a caller that sends more.

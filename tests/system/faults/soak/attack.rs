@@ -1,29 +1,21 @@
 //! Connections of attackers: each sends its messages again and again, and reads everything or nothing.
 
 use std::{
-    collections::BTreeMap,
     fmt,
-    net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, Ordering},
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use bytes::Bytes;
+use test_support::*;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{
         TcpSocket, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     runtime::Builder,
-    task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
 /// Time after which a connection that reads nothing is given up: it cannot see that the service has closed it.
 const UNREAD: Duration = Duration::from_secs(30);

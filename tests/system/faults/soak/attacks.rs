@@ -4,11 +4,7 @@ use test_support::images::{gif_with_large_frame, png_with};
 use test_support::*;
 
 use super::attack::Attack;
-use crate::{
-    bodies::chunked,
-    renderings::bombs,
-    stage::{Stage, Target, short_or_full},
-};
+use crate::{bodies::chunked, renderings::bombs, stage::*};
 
 const FORM: &str = "Content-Type: application/x-www-form-urlencoded\r\n";
 const JSON: &str = "Content-Type: application/json\r\n";

@@ -6,7 +6,7 @@ use test_support::*;
 use tokio::time::interval;
 use tokio_util::task::TaskTracker;
 
-use crate::stage::{Stage, Target, load::TimedResponse};
+use crate::stage::*;
 
 /// Username and password of an account.
 pub const OWNER: &str = "ada";

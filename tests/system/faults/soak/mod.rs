@@ -12,14 +12,7 @@ use self::{
     attacks::Means,
     honest::{Honest, LOGIN, OWNER, Results},
 };
-use crate::{
-    checker,
-    stage::{
-        Row, Stage,
-        load::{Load, TimedResponse, broken_images, by_status, found_of_writers},
-        short_or_full,
-    },
-};
+use crate::{checker, stage::*};
 
 const MEGABYTE: u64 = 1_000_000;
 /// The longest that a login waits when many addresses guess the account's password, with time for the login.

@@ -1,7 +1,7 @@
 //! Test stage: the real program on a PostgreSQL that the test may damage, and its clients.
 
 mod cluster;
-pub mod load;
+mod load;
 mod proxy;
 mod row;
 
@@ -9,6 +9,7 @@ use test_support::*;
 
 pub use self::{
     cluster::{Cluster, chown_to_postgres, owner, program, url_at},
+    load::*,
     proxy::Proxy,
     row::{Row, percentile, short_or_full},
 };
@@ -224,7 +225,7 @@ pub async fn serve(home: &Home, settings: &[(String, String)]) -> Service {
 pub async fn until(status: u16, request: impl Fn() -> Call) -> Duration {
     let started = Instant::now();
     loop {
-        let response = load::TimedResponse::of(request()).await;
+        let response = TimedResponse::of(request()).await;
         if response.status == Some(status) {
             return started.elapsed();
         }

@@ -1,12 +1,7 @@
 //! TCP proxy that can drop all traffic silently, or switch to another server.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
-
+use test_support::*;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream, tcp},
     sync::watch,
     task::JoinHandle,

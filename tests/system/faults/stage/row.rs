@@ -1,12 +1,8 @@
 //! Row of the table of faults: prints its result in one line.
 
-use std::{
-    fmt::Display,
-    sync::{Arc, Mutex as StdMutex, Weak},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fmt::Display, sync::Weak, thread};
 
+use test_support::*;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Permits of the running rows: all of them for a row that measures times, CPU or memory, so that it runs alone.
@@ -223,7 +219,7 @@ fn marked(figure: String, holds: bool) -> String {
 }
 
 /// By how much a process would have been late at each millisecond.
-type Delays = Arc<StdMutex<Vec<Duration>>>;
+type Delays = Arc<Mutex<Vec<Duration>>>;
 
 /// Measures by how much a timer is late, until the result is dropped. A host that withholds the CPUs of a virtual machine
 /// delays every process by as much. The service itself hardly delays the timer, since the scheduler prefers threads that
