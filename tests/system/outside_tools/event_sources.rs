@@ -10,18 +10,6 @@ use tokio::{
 const CHANGES: i64 = 40;
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Checks that a stream which `request` opens has each change before the next one is made.
-pub async fn each_event_comes_at_once(request: impl Fn(Method, &str) -> Call) {
-    let open = request(Method::GET, "/changes?kind=pet");
-    let mut events = Events::open(open.header("accept-encoding", "gzip")).await;
-    events.id().await;
-    for name in ["Rex", "Max", "Ace"] {
-        let add = request(Method::POST, "/pet").json(&json!({"name": name}));
-        let id = add.is(201).await.id().to_string();
-        assert_eq!(events.change().await["resource"], *id);
-    }
-}
-
 async fn reads_everything(library: &str) {
     let app = TestApp::start().await;
     let tools = repository().join("target/outside-tools/generators/node_modules/.bin/node");

@@ -6,7 +6,6 @@
     reason = "a failed test panics with the reason"
 )]
 
-mod affinity;
 mod all_operations;
 mod browser;
 mod caddy;
@@ -18,11 +17,13 @@ mod console_keyboard;
 mod console_pets;
 mod deployment;
 mod event_sources;
+mod haproxy;
 mod images;
 mod nginx;
 mod other_origins;
 mod pages;
 mod prometheus;
+mod proxies;
 mod systemd;
 mod webhooks;
 

@@ -10,91 +10,91 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::{affinity::callers_stay, event_sources::each_event_comes_at_once};
+use crate::proxies::{
+    Deployment, LARGEST, PUBLIC_URL, Proxy, SIX_PER_ADDRESS, assert_callers_stay_at_one_replica,
+    assert_conditions_and_images_pass, assert_events_pass_at_once, seven_requests_of_an_address,
+};
 
-const PUBLIC_URL: &str = "https://pets.example.com";
-
-/// Two replicas on one database behind nginx, ended when dropped.
-struct Deployment {
-    nginx: Nginx,
+/// nginx, ended with its workers when dropped.
+struct Nginx {
+    child: Child,
     address: SocketAddr,
-    replicas: [Service; 2],
-    homes: [Home; 2],
-    settings: Vec<(&'static str, String)>,
-    key: String,
-    client: Client,
-    database: TestDatabase,
-    folder: tempfile::TempDir,
 }
 
-impl Deployment {
-    async fn start(settings: &[(&'static str, &str)]) -> Self {
-        let database = TestDatabase::migrated().await;
-        let mut connection = database.connect().await;
-        let key = make_key(&mut connection, "tester", Scopes::all(), None).await;
-        let folder = tempfile::tempdir().expect("a folder");
-        let images = folder.path().join("images");
-        fs::create_dir(&images).expect("a folder");
-        let mut all = vec![
-            ("DATABASE_URL", database.url()),
-            ("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "5".into()),
-            // The machine may be busy with a build.
-            ("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "10s".into()),
-            ("PET_INVENTORY__SERVER__PUBLIC_URL", PUBLIC_URL.into()),
-            ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1".into()),
-            (
-                "PET_INVENTORY__IMAGES__URL",
-                format!("file://{}", images.display()),
-            ),
+impl Proxy for Nginx {
+    async fn start(folder: &Path, address: SocketAddr, replicas: [SocketAddr; 2]) -> Self {
+        let listen = vec![("listen 8000;", format!("listen {address};"))];
+        Self::configured(folder, address, replicas, listen).await
+    }
+
+    fn origin(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Nginx {
+    /// Starts nginx with changed settings of `config/nginx.conf`.
+    async fn configured(
+        folder: &Path,
+        address: SocketAddr,
+        replicas: [SocketAddr; 2],
+        changes: Vec<(&str, String)>,
+    ) -> Self {
+        let mut settings = include_str!("../../../config/nginx.conf").to_owned();
+        let others = [
+            ("service-1:8080", replicas[0].to_string()),
+            ("service-2:8080", replicas[1].to_string()),
+            ("/tmp/nginx", format!("{}/nginx", folder.display())),
         ];
-        let own = settings
-            .iter()
-            .map(|(name, value)| (*name, (*value).into()));
-        all.extend(own);
-        let homes = [Home::new(), Home::new()];
-        let replicas = [
-            replica(&homes[0], &all, None).await,
-            replica(&homes[1], &all, None).await,
-        ];
-        let address = free_address();
-        let addresses = [address, replicas[0].address, replicas[1].address];
-        Self {
-            nginx: nginx(folder.path(), addresses).await,
-            address,
-            replicas,
-            homes,
-            settings: all,
-            key: key.secret,
-            client: client(),
-            database,
-            folder,
+        for (theirs, ours) in changes.into_iter().chain(others) {
+            assert!(settings.contains(theirs), "no {theirs} in it");
+            settings = settings.replace(theirs, &ours);
+        }
+        Self::with(folder, address, settings).await
+    }
+
+    /// Starts nginx with its settings, and waits until it listens.
+    async fn with(folder: &Path, address: SocketAddr, settings: String) -> Self {
+        let file = folder.join("nginx.conf");
+        fs::write(&file, settings).expect("its settings");
+        let child = Command::new("nginx")
+            // Debian installs nginx outside the PATH of unprivileged users.
+            .env("PATH", "/usr/sbin:/usr/local/sbin:/usr/bin")
+            .args(["-e", "stderr", "-g", "daemon off;", "-c"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(folder.join("nginx.log")).expect("a log"))
+            .spawn();
+        let child = child.expect("nginx is missing: run .ci/setup --all");
+        let nginx = Self { child, address };
+        let listens = async {
+            while TcpStream::connect(address).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let listens = tokio::time::timeout(PATIENCE, listens).await;
+        let log = || fs::read_to_string(folder.join("nginx.log")).unwrap_or_default();
+        assert!(listens.is_ok(), "{}", log());
+        nginx
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // SIGKILL would leave its workers running.
+        if let Some(pid) = self.child.id() {
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
         }
     }
+}
 
-    fn anonymous(&self, method: Method, path: &str) -> Call {
-        let url = format!("http://{}/api/v3{path}", self.address);
-        self.client.request(method, url).into()
-    }
-
-    fn request(&self, method: Method, path: &str) -> Call {
-        self.anonymous(method, path).header("api_key", &self.key)
-    }
-
-    async fn pet(&self, name: &str) -> Response {
-        let request = self.request(Method::POST, "/pet");
-        let added = request.json(&json!({ "name": name })).await;
-        added.is(201)
-    }
-
+impl Deployment<Nginx> {
     /// Stops a replica with SIGTERM, starts it again at its address and waits until nginx sends it a request.
     async fn restart(&mut self, number: usize) {
-        let replica = &mut self.replicas[number];
-        replica.signal(Signal::SIGTERM);
-        assert_eq!(replica.wait_for_exit().await, Some(0), "{}", replica.log());
+        self.stop(number).await;
         let requests = |replica: &Service| replica.log().matches("pet_inventory::access").count();
-        let before = requests(replica);
-        let address = Some(replica.address);
-        *replica = self::replica(&self.homes[number], &self.settings, address).await;
+        let before = requests(&self.replicas[number]);
+        self.start_again(number).await;
         // Each caller stays at one replica: one of these reaches it.
         let is_used = async {
             for caller in 0.. {
@@ -112,7 +112,7 @@ impl Deployment {
 
     /// Returns nginx's worker processes.
     fn workers(&self) -> Vec<Pid> {
-        let master = self.nginx.0.id().expect("it runs");
+        let master = self.proxy.child.id().expect("it runs");
         let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children"));
         let children = children.expect("its children");
         let numbers = children.split_whitespace().map(str::parse);
@@ -145,90 +145,9 @@ impl Deployment {
     }
 }
 
-/// nginx, ended with its workers when dropped.
-struct Nginx(Child);
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        // SIGKILL would leave its workers running.
-        if let Some(pid) = self.0.id() {
-            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
-        }
-    }
-}
-
-async fn replica(
-    home: &Home,
-    settings: &[(&'static str, String)],
-    address: Option<SocketAddr>,
-) -> Service {
-    let mut command = home.command(["serve"]);
-    command.envs(settings.iter().map(|(name, value)| (name, value)));
-    if let Some(address) = address {
-        command.env("PET_INVENTORY__SERVER__LISTEN", address.to_string());
-    }
-    Service::start(home, command).await
-}
-
-/// Starts nginx with `config/nginx.conf`, listening on the first address, with the others as upstreams.
-async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Nginx {
-    let settings = vec![("listen 8000;", format!("listen {own};"))];
-    configured(folder, [own, first, second], settings).await
-}
-
-/// Starts nginx with changed settings of `config/nginx.conf`.
-async fn configured(
-    folder: &Path,
-    [own, first, second]: [SocketAddr; 3],
-    changes: Vec<(&str, String)>,
-) -> Nginx {
-    let mut settings = include_str!("../../../config/nginx.conf").to_owned();
-    let others = [
-        ("service-1:8080", first.to_string()),
-        ("service-2:8080", second.to_string()),
-        ("/tmp/nginx", format!("{}/nginx", folder.display())),
-    ];
-    for (theirs, ours) in changes.into_iter().chain(others) {
-        assert!(settings.contains(theirs), "no {theirs} in it");
-        settings = settings.replace(theirs, &ours);
-    }
-    start(folder, settings, own).await
-}
-
-/// Starts nginx with its settings, and waits until it listens.
-async fn start(folder: &Path, settings: String, own: SocketAddr) -> Nginx {
-    let file = folder.join("nginx.conf");
-    fs::write(&file, settings).expect("its settings");
-    let child = Command::new("nginx")
-        // Debian installs nginx outside the PATH of unprivileged users.
-        .env("PATH", "/usr/sbin:/usr/local/sbin:/usr/bin")
-        .args(["-e", "stderr", "-g", "daemon off;", "-c"])
-        .arg(&file)
-        .stdin(Stdio::null())
-        .stderr(fs::File::create(folder.join("nginx.log")).expect("a log"))
-        .spawn();
-    let child = Nginx(child.expect("nginx is missing: run .ci/setup --all"));
-    let listens = async {
-        while TcpStream::connect(own).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let listens = tokio::time::timeout(PATIENCE, listens).await;
-    let log = || fs::read_to_string(folder.join("nginx.log")).unwrap_or_default();
-    assert!(listens.is_ok(), "{}", log());
-    child
-}
-
-/// Returns a client with another local address.
-fn client_at(address: &str) -> Client {
-    let address: IpAddr = address.parse().expect("an address");
-    let builder = client_builder().no_proxy().local_address(address);
-    builder.build().expect("a client")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_passes_headers_urls_and_images() {
-    let deployment = Deployment::start(&[]).await;
+    let deployment = Deployment::<Nginx>::start(&[]).await;
     // The header `api_key` has an underscore, so nginx drops it by default.
     let added = deployment.pet("Rex").await;
     let id = added.id();
@@ -237,9 +156,6 @@ async fn nginx_passes_headers_urls_and_images() {
     let first = by_bearer.bearer_auth(&deployment.key).is(200).await;
     let refused = deployment.anonymous(Method::GET, &path).await;
     refused.problem(401);
-    // Conditional requests pass.
-    let again = deployment.request(Method::GET, &path);
-    again.header("if-none-match", first.etag()).is(304).await;
 
     // URLs in responses begin with the public URL.
     let location = added.header("location");
@@ -259,19 +175,8 @@ async fn nginx_passes_headers_urls_and_images() {
     assert_eq!(with_id.await.header("x-request-id"), "my-own.id_1");
     assert_eq!(first.header("x-request-id").len(), 32);
 
-    // nginx passes images of the maximum size. The service refuses larger ones, not nginx.
-    let upload = async |size: usize| {
-        let upload = deployment.request(Method::POST, &format!("{path}/uploadImage"));
-        upload.body(large_jpeg(size)).await
-    };
-    let largest = 10 << 20;
-    let url = upload(largest).await.is(200).json()["url"].clone();
-    let url = url.as_str().expect("a URL");
-    let image = url.strip_prefix(&format!("{PUBLIC_URL}/api/v3"));
-    let image = deployment.anonymous(Method::GET, image.expect("a public URL"));
-    assert_eq!(image.is(200).await.body, large_jpeg(largest));
-    upload(largest + 1).await.problem(413);
-    upload(3 * largest).await.problem(413);
+    assert_conditions_and_images_pass(&deployment).await;
+    deployment.upload(&path, 3 * LARGEST).await.problem(413);
     let large = deployment.request(Method::POST, "/pet");
     let large = large.json(&json!({"name": "x".repeat(2 << 20)}));
     large.await.problem(413);
@@ -279,40 +184,23 @@ async fn nginx_passes_headers_urls_and_images() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_keeps_a_caller_at_one_replica() {
-    let deployment = Deployment::start(&[]).await;
-    let operations = deployment.replicas.each_ref().map(|it| it.operations);
-    let request = || deployment.anonymous(Method::GET, "/pet/1");
-    callers_stay(operations, request).await;
+    assert_callers_stay_at_one_replica::<Nginx>().await;
 }
-
-/// Settings that admit six requests per minute from each address.
-const SIX_PER_ADDRESS: [(&str, &str); 2] = [
-    ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
-    ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "6"),
-];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_use_the_client_address_seen_by_nginx() {
-    let deployment = Deployment::start(&SIX_PER_ADDRESS).await;
-    let (one, another) = (client_at("127.0.0.2"), client_at("127.0.0.3"));
-    let url = format!("http://{}/api/v3/pet/1", deployment.address);
-    for number in 0..6 {
-        // nginx overwrites the client's own X-Forwarded-For.
-        let made_up = format!("192.0.2.{number}");
-        let request = one.get(&url).header("x-forwarded-for", made_up);
-        request.is(404).await;
-    }
-    let refused = one.get(&url).header("x-forwarded-for", "192.0.2.99");
-    refused.response().await.problem(429);
-    another.get(&url).is(404).await;
+    let responses = seven_requests_of_an_address::<Nginx>().await;
+    let (refused, admitted) = responses.split_last().expect("seven");
+    assert!(admitted.iter().all(|it| it.status == 404), "{admitted:?}");
+    refused.problem(429);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_use_the_client_address_that_a_proxy_before_nginx_saw() {
-    let deployment = Deployment::start(&SIX_PER_ADDRESS).await;
+    let deployment = Deployment::<Nginx>::start(&SIX_PER_ADDRESS).await;
     let folder = tempfile::tempdir().expect("a folder");
     let own = free_address();
-    let [first, second] = deployment.replicas.each_ref().map(|it| it.address);
+    let replicas = deployment.replicas.each_ref().map(|it| it.address);
     let changes = vec![
         ("listen 8000;", format!("listen {own};")),
         (
@@ -322,9 +210,9 @@ async fn limits_use_the_client_address_that_a_proxy_before_nginx_saw() {
         ("# real_ip_header", "real_ip_header".into()),
         ("# real_ip_recursive", "real_ip_recursive".into()),
     ];
-    let _nginx = configured(folder.path(), [own, first, second], changes).await;
-    let url = format!("http://{own}/api/v3/pet/1");
-    let (proxy, other) = (client_at("127.0.0.9"), client_at("127.0.0.2"));
+    let nginx = Nginx::configured(folder.path(), own, replicas, changes).await;
+    let url = format!("{}/api/v3/pet/1", nginx.origin());
+    let [proxy, other] = ["127.0.0.9", "127.0.0.2"].map(|it| nginx.client_at(it));
     let send =
         |client: &Client, forwarded: &str| client.get(&url).header("x-forwarded-for", forwarded);
     for number in 0..6 {
@@ -341,7 +229,7 @@ async fn limits_use_the_client_address_that_a_proxy_before_nginx_saw() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_errors_are_problem_details() {
-    let mut deployment = Deployment::start(&[]).await;
+    let mut deployment = Deployment::<Nginx>::start(&[]).await;
     let broken: [(&[u8], u16); 3] = [
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"nonsense\r\n\r\n", 400),
@@ -368,19 +256,16 @@ async fn nginx_errors_are_problem_details() {
             .await
             .problem(status);
     }
-    for replica in &mut deployment.replicas {
-        replica.signal(Signal::SIGTERM);
-        replica.wait_for_exit().await;
+    for number in [0, 1] {
+        deployment.stop(number).await;
     }
-    let unavailable = deployment.request(Method::GET, "/pet/1").await;
-    unavailable.problem(503);
-    assert_eq!(unavailable.header("retry-after"), "1");
+    deployment.assert_unavailable().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_streams_a_large_response_without_buffering() {
     const PETS: usize = 20_000;
-    let deployment = Deployment::start(&[]).await;
+    let deployment = Deployment::<Nginx>::start(&[]).await;
     let insert = format!(
         "insert into pets (id, status, name, photo_urls, tags)
          select id, 'sold', 'Rex', array[repeat('x', 2200)], '[]' from generate_series(1, {PETS}) as id"
@@ -412,13 +297,12 @@ async fn nginx_streams_a_large_response_without_buffering() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_passes_each_event_of_a_stream_at_once() {
-    let deployment = Deployment::start(&[]).await;
-    each_event_comes_at_once(|method, path| deployment.request(method, path)).await;
+    assert_events_pass_at_once::<Nginx>().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rolling_restart_behind_nginx_fails_no_request() {
-    let mut deployment = Deployment::start(&[]).await;
+    let mut deployment = Deployment::<Nginx>::start(&[]).await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for number in 0..8 {
@@ -454,7 +338,7 @@ async fn rolling_restart_behind_nginx_fails_no_request() {
 /// A message with two lengths (RFC 9112, section 6.1): by `Content-Length`, the second request is part of the body.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_smuggled_behind_two_lengths_is_not_executed() {
-    let deployment = Deployment::start(&[]).await;
+    let deployment = Deployment::<Nginx>::start(&[]).await;
     let [first, _] = &deployment.replicas;
     let key = &deployment.key;
     let head = |fields: &str| {
@@ -505,7 +389,7 @@ async fn cache(folder: &Path, service: SocketAddr) -> (Nginx, SocketAddr) {
             }}
         }}"
     );
-    (start(folder, settings, own).await, own)
+    (Nginx::with(folder, own, settings).await, own)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -544,7 +428,7 @@ async fn shared_cache_stores_no_response_to_a_credential() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_speaks_http2_over_tls() {
-    let deployment = Deployment::start(&[]).await;
+    let deployment = Deployment::<Nginx>::start(&[]).await;
     let folder = tempfile::tempdir().expect("a folder");
     let [certificate, key] = ["crt", "key"].map(|name| folder.path().join(name));
     let made = Command::new("openssl")
@@ -570,7 +454,7 @@ async fn nginx_speaks_http2_over_tls() {
     let made = made.expect("openssl is missing: run .ci/setup --all");
     assert!(made.status.success(), "{made:?}");
     let own = free_address();
-    let [first, second] = deployment.replicas.each_ref().map(|it| it.address);
+    let replicas = deployment.replicas.each_ref().map(|it| it.address);
     let changes = vec![
         ("        listen 8000;\n", String::new()),
         (
@@ -586,7 +470,7 @@ async fn nginx_speaks_http2_over_tls() {
             format!("ssl_certificate_key {};", key.display()),
         ),
     ];
-    let _nginx = configured(folder.path(), [own, first, second], changes).await;
+    let _nginx = Nginx::configured(folder.path(), own, replicas, changes).await;
     let root = Certificate::from_pem(&fs::read(certificate).expect("a certificate"));
     let client = client_builder()
         .no_proxy()
