@@ -75,7 +75,7 @@ impl Store {
     }
 
     fn marker(&self) -> String {
-        fs::read_to_string(self.images().join(".database")).expect("a marker")
+        fs::read_to_string(self.images().join(MARKER)).expect("a marker")
     }
 
     /// Checks that the store has no rows and no images.
@@ -90,20 +90,13 @@ impl Store {
             }
         }
         assert_eq!(self.files(), BTreeSet::new());
-        assert!(!self.images().join(".database").exists());
+        assert!(!self.images().join(MARKER).exists());
     }
-}
-
-fn upload(app: &TestApp, pet: i64, bytes: Vec<u8>) -> Call {
-    app.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
-        .body(bytes)
 }
 
 /// Uploads an image and returns its path.
 async fn image(app: &TestApp, pet: i64, bytes: Vec<u8>) -> String {
-    let stored = upload(app, pet, bytes).is(200).await.json();
-    let image = stored["imageId"].as_str().expect("an id").to_owned();
-    format!("/pet/{pet}/images/{image}")
+    app.upload(pet, bytes).is(200).await.image_path()
 }
 
 /// Adds pets with an image and an order each, and deletes a second image of each, until `stop`.
@@ -454,7 +447,7 @@ async fn restore_refuses_a_store_in_use_and_another_schema() {
     fs::write(&orphan, "x").expect("a file");
     refused(&store, &archive, "the image store is not empty").await;
     fs::remove_file(&orphan).expect("removed");
-    fs::write(store.images().join(".database"), "another").expect("a file");
+    fs::write(store.images().join(MARKER), "another").expect("a file");
     refused(
         &store,
         &archive,
@@ -462,7 +455,7 @@ async fn restore_refuses_a_store_in_use_and_another_schema() {
     )
     .await;
     assert_eq!(store.marker(), "another");
-    fs::remove_file(store.images().join(".database")).expect("removed");
+    fs::remove_file(store.images().join(MARKER)).expect("removed");
     store.assert_empty().await;
 
     let header =

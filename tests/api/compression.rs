@@ -16,8 +16,7 @@ async fn with_lists() -> TestApp {
     });
     join_all(orders).await;
     for _ in 0..6 {
-        let upload = app.request(Method::POST, "/pet/1/uploadImage");
-        upload.body(png(9, 9)).is(200).await;
+        app.upload(1, png(9, 9)).is(200).await;
     }
     app
 }

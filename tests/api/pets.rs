@@ -421,8 +421,7 @@ async fn stored_pet_above_16_kib_is_readable_and_can_be_ordered_and_deleted() {
     let app = TestApp::start().await;
     let id = app.pet("Rex").await;
     let path = format!("/pet/{id}");
-    let image = app.request(Method::POST, &format!("{path}/uploadImage"));
-    let image = image.body(png(8, 8)).is(200).await.json();
+    let image = app.upload(id, png(8, 8)).is(200).await.image_path();
     let enlarge = "update pets set photo_urls = photo_urls || array_fill('/' || repeat('y', 2000), array[20])";
     app.database.run(enlarge).await;
     let pet = app.get(&path).is(200).await;
@@ -431,15 +430,12 @@ async fn stored_pet_above_16_kib_is_readable_and_can_be_ordered_and_deleted() {
     assert_eq!(found.json(), json!([pet.json()]));
     let unchanged = app.patch(&path, &json!({"status": "sold"})).await;
     assert_eq!(unchanged.invalid_fields(), ["body"]);
-    let upload = app.request(Method::POST, &format!("{path}/uploadImage"));
-    upload.body(png(9, 9)).await.problem(409);
+    app.upload(id, png(9, 9)).await.problem(409);
 
     let order = app.post("/store/order", &json!({"petId": id}));
     order.is(201).await;
     assert_eq!(app.get(&path).is(200).await.json()["status"], "pending");
-    let image = image["imageId"].as_str().expect("an id");
-    let delete = app.delete(&format!("{path}/images/{image}"));
-    delete.is(200).await;
+    app.delete(&image).is(200).await;
     let urls = app.get(&path).is(200).await.json()["photoUrls"].clone();
     assert_eq!(urls.as_array().map(Vec::len), Some(20));
     app.delete(&path).is(200).await;

@@ -159,11 +159,7 @@ async fn changes_of_orders_and_images_are_recorded_with_those_of_their_pet() {
     )
     .is(200)
     .await;
-    let upload = || {
-        app.request(Method::POST, "/pet/7/uploadImage")
-            .body(png(2, 2))
-    };
-    let upload = || upload().header("content-type", "image/png").is(200);
+    let upload = || app.upload(7, png(2, 2)).is(200);
     let [image, other] = [upload().await, upload().await]
         .map(|it| it.json()["imageId"].as_str().expect("an id").to_owned());
     app.delete(&format!("/pet/7/images/{image}")).is(200).await;

@@ -117,8 +117,7 @@ async fn operations_leave_facts() {
     check("patchPet", app.patch("/pet/1", &json!({"name": "Max"}))).await;
     let form = app.request(Method::POST, "/pet/1?status=available");
     check("updatePetWithForm", form).await;
-    let upload = app.request(Method::POST, "/pet/1/uploadImage");
-    let upload = upload.header("content-type", "image/png").body(png(2, 2));
+    let upload = app.upload(1, png(2, 2));
     let image = check("uploadFile", upload).await["imageId"].clone();
     let image = image.as_str().expect("an id");
     let image = format!("/pet/1/images/{image}");

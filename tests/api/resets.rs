@@ -8,10 +8,8 @@ use test_support::*;
 async fn abandoned_image_requests_cost_no_database_connections() {
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__WORKERS", "1")]).await;
     let pet = app.pet("a").await;
-    let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-    let uploaded = upload.body(png(30, 20)).is(200).await.json();
-    let image = uploaded["imageId"].as_str().expect("an id");
-    let path = format!("/api/v3/pet/{pet}/images/{image}");
+    let uploaded = app.upload(pet, png(30, 20)).is(200).await;
+    let path = format!("/api/v3{}", uploaded.image_path());
     let number_of = async |what: &str| {
         let query = format!(
             "select ({what})::int8 from pg_stat_activity

@@ -259,11 +259,8 @@ async fn lists_that_are_read_are_not_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn image_is_counted_before_it_is_read() {
     let app = TestApp::start().await;
-    let pet = format!("/api/v3/pet/{}", app.pet("a").await);
-    let upload = app.bare(Method::POST, &format!("{pet}/uploadImage"));
-    let upload = upload.header("api_key", &app.key).body(large_jpeg(300_000));
-    let image = upload.is(200).await.json();
-    let image = format!("{pet}/images/{}", image["imageId"].as_str().expect("an id"));
+    let upload = app.upload(app.pet("a").await, large_jpeg(300_000));
+    let image = format!("/api/v3{}", upload.is(200).await.image_path());
     let get = head(&app, "GET", &image);
     let mut held = Vec::new();
     for _ in 0..32 {

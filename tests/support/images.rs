@@ -1,6 +1,10 @@
-//! Generates and decodes the images that tests upload.
+//! Generates and decodes the images that tests upload, and finds the files in which they are stored.
 
-use std::io::{Cursor, Read as _};
+use std::{
+    fs,
+    io::{Cursor, Read as _},
+    path::{Path, PathBuf},
+};
 
 use flate2::{Compression, read::ZlibEncoder};
 use image::{
@@ -98,9 +102,7 @@ pub fn rotated_jpeg(width: u32, height: u32, orientation: u8) -> Vec<u8> {
     // ImageDescription, at offset 38.
     exif.extend_from_slice(&[0x01, 0x0e, 0, 2, 0, 0, 0, 12, 0, 0, 0, 38, 0, 0, 0, 0]);
     exif.extend_from_slice(b"secretplace\0");
-    let length = u16::try_from(exif.len() + 2).expect("short").to_be_bytes();
-    let plain = jpeg(width, height);
-    [&plain[..2], b"\xff\xe1", &length, &exif, &plain[2..]].concat()
+    jpeg_with(width, height, 0xE1, &[exif])
 }
 
 /// Returns a progressive JPEG with as many scans, each of a byte: a decoder reads zeros behind it, and decodes a coefficient
@@ -245,4 +247,25 @@ pub fn size(bytes: &[u8]) -> (u32, u32) {
 /// Decodes an image of any format.
 pub fn decode(bytes: &[u8]) -> DynamicImage {
     image::load_from_memory(bytes).expect("an image")
+}
+
+/// Name of the file that names the database that a folder of images belongs to.
+pub const MARKER: &str = ".database";
+
+/// Returns all files below `folder` except the marker, or none if there is no folder.
+pub fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let entries = entries.map(|entry| entry.expect("an entry").path());
+    entries
+        .filter(|path| !path.ends_with(MARKER))
+        .flat_map(|path| {
+            if path.is_dir() {
+                files_in(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
 }

@@ -64,8 +64,8 @@ use pet_inventory::{
     db::{self, Connection, credentials::NewCredential},
     domain::{caller::CallerName, id::CredentialId},
 };
+use reqwest::{Body, Request, RequestBuilder};
 pub use reqwest::{Client, Method};
-use reqwest::{Request, RequestBuilder};
 pub use serde_json::{Value, json};
 pub use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::task::JoinHandle;
@@ -80,8 +80,8 @@ pub use self::{
     call::{Call, send_all, statuses_of},
     events::Events,
     images::{
-        gif, jpeg, large_jpeg, lossy_webp, png, png_chunk, riff, rotated_jpeg, still_webp,
-        transparent_png, vp8_chunk, webp, webp_animation, webp_chunk, webp_frame,
+        MARKER, files_in, gif, jpeg, large_jpeg, lossy_webp, png, png_chunk, riff, rotated_jpeg,
+        still_webp, transparent_png, vp8_chunk, webp, webp_animation, webp_chunk, webp_frame,
     },
     issuer::Issuer,
     mock_http::MockHttp,
@@ -223,6 +223,13 @@ impl TestApp {
     /// Builds a DELETE with [`TestApp::key`].
     pub fn delete(&self, path: &str) -> Call {
         self.request(Method::DELETE, path)
+    }
+
+    /// Builds an upload of an image for a pet.
+    pub fn upload(&self, pet: i64, bytes: impl Into<Body>) -> Call {
+        self.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
+            .header("content-type", "application/octet-stream")
+            .body(bytes)
     }
 
     /// Adds a pet and returns its id.

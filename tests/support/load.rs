@@ -37,9 +37,8 @@ impl Service {
             .is(200)
             .await;
         let upload = request(Method::POST, &format!("{path}/uploadImage")).body(image.to_owned());
-        let image = upload.is(200).await.json();
-        let image = image["imageId"].as_str().expect("an id");
-        let small = request(Method::GET, &format!("{path}/images/{image}?width=300"));
+        let image = upload.is(200).await.image_path();
+        let small = request(Method::GET, &format!("{image}?width=300"));
         small.is(200).await;
         let webhook = json!({"url": "https://localhost/"});
         let webhook = request(Method::POST, "/admin/webhooks").json(&webhook);

@@ -149,6 +149,17 @@ impl Response {
             .unwrap_or_else(|| panic!("no id in {self}"))
     }
 
+    /// Returns the path of the uploaded image that the body describes.
+    #[track_caller]
+    pub fn image_path(&self) -> String {
+        let json = self.json();
+        let url = json["url"].as_str();
+        let path = url.and_then(|url| url.split_once("/api/v3"));
+        path.unwrap_or_else(|| panic!("no image in {self}"))
+            .1
+            .to_owned()
+    }
+
     /// Returns the `id` of each object in the body's array.
     #[track_caller]
     pub fn ids(&self) -> Vec<i64> {

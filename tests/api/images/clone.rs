@@ -4,7 +4,7 @@ use std::process::Command;
 
 use test_support::*;
 
-use super::{MARKER, files_in, url_of};
+use super::url_of;
 
 const KEY: &str = "special-key";
 
@@ -30,9 +30,7 @@ async fn add(service: &Service, pet: u32) -> String {
 async fn upload(service: &Service, pet: u32, height: u32) -> String {
     let upload = service.request(Method::POST, &format!("/pet/{pet}/uploadImage"), KEY);
     let stored = upload.body(png(10 + pet, height)).await;
-    let stored = stored.is(200).json();
-    let image = stored["imageId"].as_str().expect("an id").to_owned();
-    format!("/pet/{pet}/images/{image}")
+    stored.is(200).image_path()
 }
 
 async fn assert_served(service: &Service, image: &str) {

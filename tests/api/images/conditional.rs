@@ -29,11 +29,7 @@ async fn upload_with_if_match_needs_the_etag_of_the_pet() {
     for (number, as_form) in [(1, false), (2, true)] {
         let etag = current().await;
         let first = upload(&app, 8 * number, as_form).header("if-match", format!("\"9\", {etag}"));
-        let first = first.await.is(200).json();
-        let image = format!(
-            "/pet/5/images/{}",
-            first["imageId"].as_str().expect("an id")
-        );
+        let image = first.is(200).await.image_path();
         let image = app.get(&image).is(200).await.etag();
         let before = app.get("/pet/5").is(200).await;
         for (name, value, status) in [
@@ -87,11 +83,7 @@ async fn image_deletion_with_if_match_needs_the_etag_of_the_image() {
     let app = ImageApp::start().await;
     add_pet_5(&app).await;
     for allowed in ["{}", "\"x\" , {}", "*"] {
-        let uploaded = upload(&app, 8, false).is(200).await.json();
-        let path = format!(
-            "/pet/5/images/{}",
-            uploaded["imageId"].as_str().expect("an id")
-        );
+        let path = upload(&app, 8, false).is(200).await.image_path();
         let etag = app.get(&path).is(200).await.etag();
         let before = app.get("/pet/5").is(200).await;
         for (value, status) in [
@@ -119,13 +111,7 @@ async fn image_deletion_with_if_match_needs_the_etag_of_the_image() {
 async fn every_operation_on_an_image_evaluates_both_conditions() {
     let app = ImageApp::start().await;
     add_pet_5(&app).await;
-    let uploaded = async || {
-        let uploaded = upload(&app, 64, false).is(200).await.json();
-        format!(
-            "/pet/5/images/{}",
-            uploaded["imageId"].as_str().expect("an id")
-        )
-    };
+    let uploaded = async || upload(&app, 64, false).is(200).await.image_path();
     let mut path = uploaded().await;
     for (name, form, holds) in CONDITIONS {
         let what = format!("{name}: {form}");

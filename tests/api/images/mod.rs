@@ -42,12 +42,6 @@ impl ImageApp {
         Self { app, folder }
     }
 
-    fn upload(&self, pet: i64, bytes: impl Into<reqwest::Body>) -> Call {
-        self.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
-            .header("content-type", "application/octet-stream")
-            .body(bytes)
-    }
-
     /// Uploads an image and returns its identifier.
     async fn image(&self, pet: i64, bytes: &[u8]) -> String {
         let response = self.upload(pet, bytes.to_owned()).is(200).await;
@@ -89,27 +83,6 @@ impl ImageApp {
         }
         self.wait_for_files(0).await;
     }
-}
-
-/// Name of the file that names the database that the folder belongs to.
-const MARKER: &str = ".database";
-
-/// Returns all files below `folder` except the marker.
-fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    let entries = entries.map(|entry| entry.expect("an entry").path());
-    entries
-        .filter(|path| !path.ends_with(MARKER))
-        .flat_map(|path| {
-            if path.is_dir() {
-                files_in(&path)
-            } else {
-                vec![path]
-            }
-        })
-        .collect()
 }
 
 /// Encodes a `multipart/form-data` body. Each part is the parameters of its Content-Disposition and its bytes.

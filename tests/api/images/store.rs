@@ -13,7 +13,7 @@ use pet_inventory::{
 use test_support::postgres::TestDatabase;
 use test_support::*;
 
-use super::{ImageApp, MARKER, files_in, url_of};
+use super::{ImageApp, url_of};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -99,8 +99,7 @@ async fn sweep_skips_the_store_of_another_database() {
     let url = url_of(place);
     let other = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
     let pet = other.pet("Max").await;
-    let upload = other.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(png(11, 11)).is(200).await;
+    other.upload(pet, png(11, 11)).is(200).await;
     sweep(&other.database, place).await;
     assert_eq!(app.files().len(), 3);
     sweep(&app.database, place).await;
@@ -129,8 +128,7 @@ async fn restored_dump_deletes_no_images_of_the_first_database() {
         restored.database.run(&statement).await;
     }
     let pet_there = restored.pet("Max").await;
-    let upload = restored.request(Method::POST, &format!("/pet/{pet_there}/uploadImage"));
-    upload.body(png(11, 11)).is(200).await;
+    restored.upload(pet_there, png(11, 11)).is(200).await;
     // Starts a sweep, which would delete the image within milliseconds.
     let delete = restored.delete(&format!("/pet/{pet_there}"));
     delete.is(200).await;
@@ -274,8 +272,7 @@ async fn image_folder_is_created_by_the_first_upload() {
     let pet = app.pet("Rex").await;
     app.get(&format!("/pet/{pet}/images")).is(200).await;
     assert!(!folder.exists());
-    let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(png(10, 10)).is(200).await;
+    app.upload(pet, png(10, 10)).is(200).await;
     // Only the user of the service can read it.
     let [file] = &files_in(&folder)[..] else {
         panic!("{:?}", files_in(&folder));
@@ -300,8 +297,7 @@ async fn unwritable_store_is_503_for_uploads_only() {
     fs::write(&file, "in the way").expect("a file");
     let app = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url_of(&file))]).await;
     let pet = app.pet("Rex").await;
-    let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-    let response = upload.body(png(10, 10)).await;
+    let response = app.upload(pet, png(10, 10)).await;
     response.problem(503);
     assert!(!response.text().contains("file"), "{response}");
     app.get(&format!("/pet/{pet}")).is(200).await;

@@ -20,10 +20,7 @@ type PngChunk<'a> = (&'a [u8; 4], &'a [u8]);
 fn png_of(chunks: &[PngChunk<'_>]) -> Vec<u8> {
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     for (kind, data) in chunks {
-        let typed = [&kind[..], data].concat();
-        file.extend(u32::try_from(data.len()).expect("short").to_be_bytes());
-        file.extend(&typed);
-        file.extend(crc32fast::hash(&typed).to_be_bytes());
+        file.extend(png_chunk(**kind, &[data]));
     }
     file
 }

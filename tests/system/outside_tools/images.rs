@@ -39,22 +39,6 @@ fn on_small_disk(home: &Home, folder: &Path) -> Command {
     command
 }
 
-fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("a folder").flatten();
-    entries
-        .map(|entry| entry.path())
-        // Marker of the database that the folder belongs to.
-        .filter(|path| !path.ends_with(".database"))
-        .flat_map(|path| {
-            if path.is_dir() {
-                files_in(&path)
-            } else {
-                vec![path]
-            }
-        })
-        .collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests() {
     let home = Home::new();
@@ -93,10 +77,7 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
     assert_eq!(list().await.as_array().map(Vec::len), Some(1));
 
     // Uploads succeed again once there is space.
-    let image = first.json()["imageId"].as_str().expect("an id").to_owned();
-    request(Method::DELETE, &format!("/pet/5/images/{image}"))
-        .is(200)
-        .await;
+    request(Method::DELETE, &first.image_path()).is(200).await;
     eventually(async || files_in(&mounted).is_empty()).await;
     upload(&large).await.is(200);
     upload(&other_half[..100]).await.problem(400);
@@ -154,11 +135,6 @@ async fn app_with(address: SocketAddr, secret: &str) -> TestApp {
     TestApp::with(&settings.each_ref().map(|(name, value)| (*name, &**value))).await
 }
 
-async fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> Response {
-    let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(bytes.to_owned()).await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn images_are_stored_in_an_s3_bucket() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -176,7 +152,7 @@ async fn images_are_stored_in_an_s3_bucket() {
     // The server rejects a wrong signature.
     let unauthorized = app_with(s3.address, "another").await;
     let pet = unauthorized.pet("Rex").await;
-    upload(&unauthorized, pet, &png(20, 20)).await.problem(503);
+    unauthorized.upload(pet, png(20, 20)).await.problem(503);
     assert_eq!(objects(), 0);
 
     let app = app_with(s3.address, SECRET_KEY).await;
@@ -184,21 +160,17 @@ async fn images_are_stored_in_an_s3_bucket() {
     // One upload in a single request and one in parts, which have at least 5 MiB in S3.
     let (small, large) = (jpeg(400, 300), large_jpeg(9_000_000));
     for bytes in [&small, &large] {
-        let response = upload(&app, pet, bytes).await.is(200);
-        let url = response.json()["url"].as_str().expect("a URL").to_owned();
-        let path = url.split_once("/api/v3").expect("the API").1;
-        let get = || app.anonymous(Method::GET, path);
+        let response = app.upload(pet, bytes.clone()).is(200).await;
+        let path = response.image_path();
+        let get = || app.anonymous(Method::GET, &path);
         assert!(get().is(200).await.body == bytes, "other bytes");
         let part = get().header("range", "bytes=1000-1999").is(206).await;
         assert!(part.body == bytes[1_000..2_000], "other bytes");
     }
     assert_eq!(objects(), 2);
-    let again = upload(&app, other, &small).await.is(200).json();
+    let again = app.upload(other, small).is(200).await;
     assert_eq!(objects(), 2, "the same bytes are there once");
-    let path = format!(
-        "/pet/{other}/images/{}",
-        again["imageId"].as_str().expect("an id")
-    );
+    let path = again.image_path();
     let width = app.anonymous(Method::GET, &format!("{path}?width=50"));
     // The next narrower width of renderings is 48.
     assert_eq!(size(&width.is(200).await.body), (48, 36));
@@ -207,11 +179,11 @@ async fn images_are_stored_in_an_s3_bucket() {
     // With the bucket unreachable, only image bytes are unavailable.
     let address = s3.stop().await;
     app.anonymous(Method::GET, &path).await.problem(503);
-    upload(&app, other, &png(9, 9)).await.problem(503);
+    app.upload(other, png(9, 9)).await.problem(503);
     app.get(&format!("/pet/{pet}/images")).is(200).await;
     app.delete(&format!("/pet/{other}")).is(200).await;
     let _s3 = S3::start(folder.path(), address).await;
-    upload(&app, pet, &png(9, 9)).await.is(200);
+    app.upload(pet, png(9, 9)).is(200).await;
     app.delete(&format!("/pet/{pet}")).is(200).await;
     eventually(async || objects() == 0).await;
 }
@@ -232,7 +204,7 @@ async fn older_state_of_the_database_deletes_no_images_of_a_bucket() {
     };
     let pet = async |name, side| {
         let pet = app.pet(name).await;
-        upload(&app, pet, &png(side, side)).await.is(200);
+        app.upload(pet, png(side, side)).is(200).await;
         pet
     };
     let delete = async |pet: i64| {
@@ -285,7 +257,7 @@ async fn backup_of_a_bucket_is_restored_into_another_prefix() {
     let (small, large) = (png(20, 20), large_jpeg(9_000_000));
     let mut images = Vec::new();
     for bytes in [&small, &large] {
-        let stored = upload(&app, pet, bytes).await.is(200).json();
+        let stored = app.upload(pet, bytes.clone()).is(200).await.json();
         images.push(stored["imageId"].as_str().expect("an id").to_owned());
     }
     let (home, copy) = (Home::new(), TestDatabase::empty().await);

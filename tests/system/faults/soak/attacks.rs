@@ -44,9 +44,8 @@ async fn upload(target: &Target, images: Vec<Vec<u8>>) -> Vec<String> {
         for image in images {
             let path = format!("/pet/{pet}/uploadImage");
             let upload = target.request(Method::POST, &path).body(image.clone());
-            let image = upload.is(200).await.json();
-            let image = image["imageId"].as_str().expect("an id");
-            paths.push(format!("/api/v3/pet/{pet}/images/{image}"));
+            let image = upload.is(200).await.image_path();
+            paths.push(format!("/api/v3{image}"));
         }
     }
     paths
