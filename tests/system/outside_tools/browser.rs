@@ -231,7 +231,7 @@ impl Browser {
 
     /// Checks the log since the last call: no request to another host, and no warning or error on the console except
     /// `expected`.
-    pub async fn is_clean(&self, origin: &str, expected: &[&str]) {
+    pub async fn is_clean(&self, address: SocketAddr, expected: &[&str]) {
         let requests: Vec<String> = self
             .log("performance")
             .await
@@ -249,7 +249,7 @@ impl Browser {
             .collect();
         assert!(!requests.is_empty(), "it logs no requests");
         for url in requests {
-            let ours = [&format!("{origin}/"), "data:", "blob:"];
+            let ours = [&format!("http://{address}/"), "data:", "blob:"];
             assert!(ours.iter().any(|ours| url.starts_with(*ours)), "{url}");
         }
         self.has_no_errors(expected).await;

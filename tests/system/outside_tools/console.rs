@@ -42,7 +42,7 @@ async fn beside(browser: &Browser, width: u32) -> Value {
 }
 
 /// Checks that the view has no violation of axe-core, and fits, at each width and in each colour scheme. Saves a picture of
-/// each.
+/// each, and leaves the window as it is at the start.
 pub(super) async fn is_accessible(browser: &Browser, name: &str) {
     let axe = Path::new("target/outside-tools/conformance/node_modules/axe-core/axe.min.js");
     let axe = fs::read_to_string(repository().join(axe));
@@ -67,6 +67,7 @@ pub(super) async fn is_accessible(browser: &Browser, name: &str) {
             browser.screenshot(&picture).await;
         }
     }
+    browser.set_viewport(1280, 800, "light").await;
 }
 
 /// Checks that a secret is in the session storage of the tab at most: in no cookie, other storage or URL.
@@ -94,11 +95,23 @@ pub(super) async fn console(settings: &[(&str, &str)]) -> (TestApp, Browser, Str
     (app, browser, key.secret)
 }
 
+/// Starts the service with a pet named Rex, opens the console, and returns both with the identifier of the pet.
+pub(super) async fn console_with_pet(settings: &[(&str, &str)]) -> (TestApp, Browser, i64) {
+    let (app, browser, _) = console(settings).await;
+    let id = app.pet("Rex").await;
+    (app, browser, id)
+}
+
 /// Signs in with [`TestApp::key`] and shows a view.
 pub(super) async fn enter(app: &TestApp, browser: &Browser, place: &str, title: &str) {
-    enter_key(browser, &app.key).await;
-    browser.until_text("h1", "Account").await;
+    sign_in(browser, &app.key).await;
     show(browser, place, title).await;
+}
+
+/// Waits until the fragment is this place.
+pub(super) async fn until_place(browser: &Browser, place: &str) {
+    let is_there = format!("location.hash === '#/{place}'");
+    browser.until(&is_there).await;
 }
 
 /// Shows the view at a place in the fragment.
@@ -106,6 +119,12 @@ pub(super) async fn show(browser: &Browser, place: &str, title: &str) {
     let script = format!("location.hash = '#/{place}'");
     browser.run(&script).await;
     browser.until_text("h1", title).await;
+}
+
+/// Signs in with a key, and waits for the view that comes first.
+pub(super) async fn sign_in(browser: &Browser, key: &str) {
+    enter_key(browser, key).await;
+    browser.until_text("h1", "Account").await;
 }
 
 pub(super) async fn enter_key(browser: &Browser, key: &str) {
@@ -188,8 +207,7 @@ async fn console_shows_limits_and_requests_by_day() {
     browser
         .until_text("#limits", "Requests are not limited.")
         .await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,8 +231,7 @@ async fn console_signs_users_in() {
     browser.click("#sign-out").await;
     browser.until_text(".notice", "You are signed out.").await;
     eventually(async || app.database.number(sessions).await == 0).await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,8 +240,8 @@ async fn console_signs_in_as_the_demo_administrator() {
     let service = home.serve().await;
     let browser = Browser::start().await;
     browser.set_viewport(1280, 800, "light").await;
-    let origin = format!("http://{}", service.address);
-    browser.open(&format!("{origin}/#/account")).await;
+    let url = format!("http://{}/#/account", service.address);
+    browser.open(&url).await;
     browser.until_text("h1", "Sign in").await;
     is_accessible(&browser, "demo").await;
     browser.click("#demo").await;
@@ -236,7 +253,7 @@ async fn console_signs_in_as_the_demo_administrator() {
     browser
         .until("document.querySelectorAll('.pet img').length === 30")
         .await;
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(service.address, &[]).await;
     service.stop().await;
 }
 
@@ -280,8 +297,7 @@ async fn console_reports_errors() {
     browser
         .until_text(".notice", "Your key or session is no longer valid.")
         .await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 
     // A service that is not ready, and one that is gone.
     lock_out(&app).await;

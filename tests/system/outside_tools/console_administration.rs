@@ -51,7 +51,6 @@ async fn console_administers_callers_and_keys() {
     let (app, browser, _) = console(&[]).await;
     enter(&app, &browser, "callers", "Callers").await;
     is_accessible(&browser, "callers").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("summary").await;
     browser.enter("#name", "acme").await;
     browser.choose("#plan", "pro").await;
@@ -72,7 +71,6 @@ async fn console_administers_callers_and_keys() {
         .until_text("dialog h2", "Close without a copy?")
         .await;
     is_accessible(&browser, "secret").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.press(ESCAPE).await;
     let first = secret(&browser).await;
     assert_eq!(status(&app, &first).await, 404);
@@ -84,7 +82,6 @@ async fn console_administers_callers_and_keys() {
     eventually(async || status(&app, &first).await == 401).await;
     assert_eq!(status(&app, &second).await, 404);
     is_accessible(&browser, "caller").await;
-    browser.set_viewport(1280, 800, "light").await;
 
     browser.click("#toggle").await;
     browser.until_text("dialog h2", "Disable").await;
@@ -128,7 +125,6 @@ async fn console_administers_callers_and_keys() {
     let clients = "document.querySelector('[aria-label=Clients] .rows')?.innerText";
     browser.until(&format!("{clients}.includes('pic_')")).await;
     is_accessible(&browser, "clients").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("[aria-label^='Revoke client']").await;
     browser.click("dialog button").await;
     browser
@@ -155,8 +151,9 @@ async fn console_administers_callers_and_keys() {
     browser
         .until_text(".failure", "This would leave no administrator")
         .await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[crate::console::REFUSED]).await;
+    browser
+        .is_clean(app.address, &[crate::console::REFUSED])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,7 +171,6 @@ async fn console_shows_sessions_and_the_record() {
     enter(&app, &browser, "sessions", "Sessions").await;
     browser.until_text(".rows", "Session").await;
     is_accessible(&browser, "sessions").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("[aria-label^=End]").await;
     browser.until_text("main", "").await;
     eventually(async || status(&app, &token).await == 401).await;
@@ -182,7 +178,6 @@ async fn console_shows_sessions_and_the_record() {
     show(&browser, "changes", "Changes").await;
     browser.until_text(".rows", "Time").await;
     is_accessible(&browser, "changes").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.enter("#kind", "session").await;
     browser.click("main form button").await;
     browser
@@ -204,7 +199,6 @@ async fn console_shows_sessions_and_the_record() {
     let shown = "return [document.querySelectorAll('.rows tbody tr').length, document.querySelector('main > div > div:last-child > button').hidden]";
     assert_eq!(browser.run(shown).await, json!([2, true]));
     is_accessible(&browser, "new-changes").await;
-    browser.set_viewport(1280, 800, "light").await;
     // A number without a kind is not left out: the browser asks for the kind.
     browser.enter("#kind", "all").await;
     browser.click("main form button").await;
@@ -228,8 +222,7 @@ async fn console_shows_sessions_and_the_record() {
     browser.until(&format!("{rows} === 63")).await;
     let focused = "return [document.activeElement.className, document.querySelector('main > div > div:last-child > button').hidden]";
     assert_eq!(browser.run(focused).await, json!(["rows", true]));
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 /// A change that is committed between the read of an empty list and the beginning of its stream is shown, too.
@@ -295,7 +288,6 @@ async fn console_manages_webhooks() {
     browser.until_text("h1", "Webhook 1").await;
     browser.until_text("section p", "None:").await;
     is_accessible(&browser, "webhook").await;
-    browser.set_viewport(1280, 800, "light").await;
 
     // The outcome of a test is shown at once.
     browser.click("#test").await;
@@ -319,7 +311,6 @@ async fn console_manages_webhooks() {
         ))
         .await;
     is_accessible(&browser, "attempts").await;
-    browser.set_viewport(1280, 800, "light").await;
     // A URL that is not saved is not tested.
     browser.enter("#url", "https://example.com/").await;
     browser.click("#test").await;
@@ -347,7 +338,6 @@ async fn console_manages_webhooks() {
         .until("!document.querySelector('.title strong') && !main.inert")
         .await;
     is_accessible(&browser, "deliveries").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("[aria-label^='Send again']").await;
     eventually(async || receiver.accepted().len() == 2).await;
     browser.click("#toggle").await;
@@ -360,14 +350,14 @@ async fn console_manages_webhooks() {
     show(&browser, "webhooks", "Webhooks").await;
     browser.until_text(".rows tbody", "1").await;
     is_accessible(&browser, "webhooks").await;
-    browser.set_viewport(1280, 800, "light").await;
     show(&browser, "webhooks/1", "Webhook 1").await;
     browser.click("#delete").await;
     browser.click("dialog button").await;
     browser.until_text("h1", "Webhooks").await;
     app.get("/admin/webhooks/1").is(404).await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[crate::console::REFUSED]).await;
+    browser
+        .is_clean(app.address, &[crate::console::REFUSED])
+        .await;
 }
 
 /// All deliveries that were given up are sent again at once; those that wait are not among them.
@@ -396,6 +386,5 @@ async fn console_sends_given_up_deliveries_again() {
         .until_text("#announcement", "1 delivery is sent again.")
         .await;
     eventually(async || receiver.accepted().len() == 2).await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }

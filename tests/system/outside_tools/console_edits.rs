@@ -2,21 +2,19 @@
 
 use test_support::*;
 
-use crate::console::{ESCAPE, REFUSED, console, enter, enter_key, show};
+use crate::console::{ESCAPE, REFUSED, console, console_with_pet, enter, enter_key, show, sign_in};
 
 const SAVE: &str = "#pet-form .choices button";
 
 /// Without a choice between two versions, and after the key is revoked, the form keeps what was typed.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_keeps_edits_until_a_person_chooses() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     let path = format!("/pet/{id}");
     let key = app
         .make_key("clerk", scopes(&[Scope::ReadPets, Scope::WritePets]))
         .await;
-    enter_key(&browser, &key.secret).await;
-    browser.until_text("h1", "Account").await;
+    sign_in(&browser, &key.secret).await;
     show(&browser, &format!("pets/{id}"), "Rex").await;
     let typed = "return document.querySelector('#name').value";
 
@@ -54,8 +52,7 @@ async fn console_keeps_edits_until_a_person_chooses() {
     browser.until_text("dialog h2", "You are signed out").await;
     browser.click("dialog button:nth-child(2)").await;
     assert_eq!(browser.run(typed).await, "Mine");
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 /// Saving sends only what was edited: neither what others have changed since, nor what an input cannot show.
@@ -94,14 +91,12 @@ async fn console_changes_only_what_was_edited() {
         [&saved["plan"], &saved["scopes"]],
         [&json!("pro"), &json!(["read:pets"])]
     );
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_tells_what_is_missing_and_leads_back() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     enter(&app, &browser, "pets", "Pets").await;
     for (place, heading, link) in [
         (format!("nonsense/{id}"), "There is no such page", "#/pets"),
@@ -151,6 +146,5 @@ async fn console_tells_what_is_missing_and_leads_back() {
             ))
             .await;
     }
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }

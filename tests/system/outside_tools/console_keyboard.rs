@@ -4,7 +4,7 @@ use test_support::*;
 
 use crate::{
     browser::Browser,
-    console::{ENTER, TAB, console, enter_key},
+    console::{ENTER, TAB, console, sign_in},
 };
 
 const SPACE: &str = " ";
@@ -29,8 +29,7 @@ async fn press_on(browser: &Browser, name: &str, keys: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn console_is_used_by_keyboard_alone() {
     let (app, browser, _) = console(&[]).await;
-    enter_key(&browser, &app.key).await;
-    browser.until_text("h1", "Account").await;
+    sign_in(&browser, &app.key).await;
 
     press_on(&browser, "Pets", ENTER).await;
     browser.until_text("h1", "Pets").await;

@@ -5,8 +5,14 @@ use test_support::*;
 
 use crate::{
     browser::Browser,
-    console::{ENTER, REFUSED, TAB, console, enter, enter_key, is_accessible, lock_out, show},
+    console::{
+        ENTER, REFUSED, TAB, console, console_with_pet, enter, enter_key, is_accessible, lock_out,
+        show, sign_in, until_place,
+    },
 };
+
+/// Script that returns the number of buttons to send a failed request again.
+const OFFERS_TO_REPEAT: &str = "return document.querySelectorAll('.failure button').length";
 
 async fn add_sample_store(app: &TestApp) {
     let request = app.request(Method::POST, "/admin/sample-store");
@@ -49,7 +55,6 @@ async fn console_shows_the_pets_that_match() {
     is_accessible(&browser, "pets").await;
 
     // Filters are in the URL, and stay behind a reload.
-    browser.set_viewport(1280, 800, "light").await;
     browser.enter("#name", "B").await;
     until_names(&browser, &["Bella", "Biscuit", "Bramble"]).await;
     browser.enter("#tag", "likes children").await;
@@ -64,8 +69,7 @@ async fn console_shows_the_pets_that_match() {
     until_cards(&browser, 4).await;
     browser.enter("#name", "nobody").await;
     browser.until_text("#pets", "No pet matches.").await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 /// Adds 2,000 pets with the tag `friendly`, of which one is sold, and some with other tags.
@@ -82,8 +86,7 @@ async fn add_tagged_pets(app: &TestApp) {
 async fn console_finds_pets_by_all_filters() {
     let (app, browser, _) = console(&[]).await;
     add_tagged_pets(&app).await;
-    enter_key(&browser, &app.key).await;
-    browser.until_text("h1", "Account").await;
+    sign_in(&browser, &app.key).await;
     browser.run("performance.clearResourceTimings()").await;
     show(&browser, "pets?tag=friendly&status=sold", "Pets").await;
     until_names(&browser, &["Pet 7"]).await;
@@ -94,15 +97,12 @@ async fn console_finds_pets_by_all_filters() {
     let requests = browser.run(requests).await.as_u64();
     assert!(requests.is_some_and(|it| it <= 3), "{requests:?}");
     is_accessible(&browser, "filtered").await;
-    browser.set_viewport(1280, 800, "light").await;
 
     // The page of a pet leads back to them.
     browser.click(".pet a").await;
     browser.until_text("h1", "Pet 7").await;
     browser.click("main p a").await;
-    browser
-        .until("location.hash === '#/pets?tag=friendly&status=sold'")
-        .await;
+    until_place(&browser, "pets?tag=friendly&status=sold").await;
     until_names(&browser, &["Pet 7"]).await;
 
     // The newest come first, unless one chooses otherwise; a search by name has its own order.
@@ -127,7 +127,6 @@ async fn console_finds_pets_by_all_filters() {
     let expected = json!(["#/pets?name=Pet+20", "name", true]);
     assert_eq!(browser.run(place).await, expected);
     is_accessible(&browser, "by-name").await;
-    browser.set_viewport(1280, 800, "light").await;
     // A pet that is added is not put before others, unless the order is that of the newest.
     show(&browser, "pets?sort=id", "Pets").await;
     first("Pet 1").await;
@@ -135,8 +134,7 @@ async fn console_finds_pets_by_all_filters() {
     app.post("/pet", &pet).is(201).await;
     browser.until_text("#inventory", "2,010 available").await;
     first("Pet 1").await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 /// Tags in use are suggested in the filter and in the form of a pet, and others are offered for one that no pet has.
@@ -170,7 +168,6 @@ async fn console_suggests_tags() {
         .until_text("#other-tags", "Tags that begin with “fr”: friendly Frisky")
         .await;
     is_accessible(&browser, "other-tags").await;
-    browser.set_viewport(1280, 800, "light").await;
     // What the browser does when a suggestion is chosen.
     let choose = "const input = document.querySelector('#tag');
          input.value = input.list.options[1].value;
@@ -213,24 +210,20 @@ async fn console_suggests_tags() {
     let suggested = format!("{} === 'friendly,Frisky'", suggestions("tags"));
     browser.until(&suggested).await;
     is_accessible(&browser, "suggested-tags").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.enter("#tags", &format!("frail{ENTER}")).await;
     browser.click("#pet-form .choices button").await;
     browser.until_text("#announcement", "Saved.").await;
     show(&browser, "pets", "Pets").await;
     browser.enter("#tag", "frail").await;
     until_names(&browser, &["Pet 7"]).await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 /// Pages without a match are passed, a bounded number at once, and the inventory comes back after a limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_searches_on() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
-    enter_key(&browser, &app.key).await;
-    browser.until_text("h1", "Account").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
+    sign_in(&browser, &app.key).await;
     let answers = format!(
         "const sent = fetch, pet = {{ id: {id}, name: 'Rex', status: 'sold', photoUrls: [], tags: [] }};
          window.searched = 0;
@@ -251,7 +244,6 @@ async fn console_searches_on() {
     browser.until_text("#pets", "No match so far.").await;
     assert_eq!(browser.run("return searched").await, 5);
     is_accessible(&browser, "searching").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("#pets .more").await;
     until_names(&browser, &["Rex"]).await;
     browser.until("searched === 8").await;
@@ -292,13 +284,19 @@ async fn console_cuts_long_names() {
     assert_eq!(browser.run(shown).await, expected);
 }
 
+async fn add_pets(app: &TestApp, count: u32) {
+    let pets = format!(
+        "insert into pets (id, status, name, photo_urls, tags)
+         select id, 'available', 'Pet ' || id, '{{}}', '[]' from generate_series(1, {count}) as id"
+    );
+    app.database.run(&pets).await;
+}
+
 /// Back returns to the same part of the list, also behind its first pages, and to the link that was followed.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_returns_to_the_place_in_a_list() {
     let (app, browser, _) = console(&[]).await;
-    let pets = "insert into pets (id, status, name, photo_urls, tags)
-                select id, 'available', 'Pet ' || id, '{}', '[]' from generate_series(1, 400) as id";
-    app.database.run(pets).await;
+    add_pets(&app, 400).await;
     let callers = "insert into callers (name, plan, scopes) select 'caller ' || id, 'free', '{}' from generate_series(100, 220) as id";
     app.database.run(callers).await;
     enter(&app, &browser, "pets?status=available", "Pets").await;
@@ -340,17 +338,14 @@ async fn console_returns_to_the_place_in_a_list() {
         let place = place.expect("a number");
         assert!((place - left).abs() < 800.0, "{place}, {left}");
     }
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 /// The grid keeps a bounded part of many pets in the document.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_scrolls_through_many_pets() {
     let (app, browser, _) = console(&[]).await;
-    let pets = "insert into pets (id, status, name, photo_urls, tags)
-                select id, 'available', 'Pet ' || id, '{}', '[]' from generate_series(1, 1000) as id";
-    app.database.run(pets).await;
+    add_pets(&app, 1_000).await;
     enter(&app, &browser, "pets", "Pets").await;
     let scroll = "
         window.most = 0;
@@ -432,14 +427,12 @@ async fn console_follows_changes() {
         title,
         "<img src=x onerror=\"document.title='x'\"> – Pet inventory"
     );
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_changes_a_pet() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     enter(&app, &browser, "pets", "Pets").await;
     until_names(&browser, &["Rex"]).await;
 
@@ -493,17 +486,15 @@ async fn console_changes_a_pet() {
     show(&browser, "pets/new", "New pet").await;
     browser.enter("#name", &format!("Neo{ENTER}")).await;
     browser.until_text("h1", "Neo").await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 /// The page of a pet shows what others change, and takes no edits away.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_follows_a_pet() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     let path = format!("/pet/{id}");
-    enter(&app, &browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    enter(&app, &browser, &format!("pets/{id}"), "Rex").await;
     browser.until_text("#history", "Time").await;
     browser.run("document.querySelector('#name').focus()").await;
     app.patch(&path, &json!({"name": "Max"})).is(200).await;
@@ -536,7 +527,6 @@ async fn console_follows_a_pet() {
         .await;
     assert_eq!(browser.run(focused).await, json!(["name", "Mine"]));
     is_accessible(&browser, "elsewhere").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("#pet-form .choices button").await;
     browser
         .until_text("dialog table", "Name\tMine\tTheirs")
@@ -545,7 +535,6 @@ async fn console_follows_a_pet() {
         .until_text("dialog table", "Status\tnot changed\tsold")
         .await;
     is_accessible(&browser, "versions").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("dialog button").await;
     browser.until_text("h1", "Mine").await;
     let stored = app.get(&path).is(200).await.json();
@@ -583,14 +572,12 @@ async fn console_follows_a_pet() {
          return [name.value, name.readOnly, document.querySelectorAll('#pet-form button, .drop, .gallery .choices').length]";
     assert_eq!(browser.run(left).await, json!(["Typed", true, 0]));
     is_accessible(&browser, "deleted").await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_tells_what_is_saved_and_loaded() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     let path = format!("pets/{id}");
     enter(&app, &browser, &path, "Rex").await;
     let marks = "return [...document.querySelectorAll('#pet-form :required')].map(it =>
@@ -621,7 +608,6 @@ async fn console_tells_what_is_saved_and_loaded() {
         .until_text("dialog h2", "Go on without saving?")
         .await;
     is_accessible(&browser, "edits").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("dialog button:nth-child(2)").await;
     browser.until("!document.querySelector('dialog')").await;
     let place = "return [location.hash, document.querySelector('#name').value]";
@@ -632,7 +618,6 @@ async fn console_tells_what_is_saved_and_loaded() {
     browser.until_text("#announcement", "Saved.").await;
     assert_eq!(browser.run(is_asked).await, false);
     is_accessible(&browser, "saved").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.enter("#name", "Lost").await;
     browser.click("#views a").await;
     browser.click("dialog button").await;
@@ -660,15 +645,13 @@ async fn console_tells_what_is_saved_and_loaded() {
     browser.run("answer()").await;
     browser.until_text("h1", "Slow").await;
     browser.until("document.body.className === ''").await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 /// A person who stays with edits has the same history as before.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_keeps_the_history_beside_edits() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     enter(&app, &browser, "orders", "Orders").await;
     show(&browser, "pets?status=available", "Pets").await;
     show(&browser, &format!("pets/{id}"), "Rex").await;
@@ -687,16 +670,12 @@ async fn console_keeps_the_history_beside_edits() {
         let dialogs = "return document.querySelectorAll('dialog').length";
         assert_eq!(browser.run(dialogs).await, 1);
         browser.click("dialog button:nth-child(2)").await;
-        browser
-            .until(&format!("location.hash === '#/pets/{id}'"))
-            .await;
+        until_place(&browser, &format!("pets/{id}")).await;
     }
     browser.enter("#name", "Rex").await;
     browser.run("history.back()").await;
     browser.until_text("h1", "Pets").await;
-    browser
-        .until("location.hash === '#/pets?status=available'")
-        .await;
+    until_place(&browser, "pets?status=available").await;
     browser.run("history.forward()").await;
     browser.until_text("h1", "Rex").await;
 }
@@ -710,9 +689,8 @@ async fn console_keeps_other_tags() {
     let id = app.post("/pet", &pet).is(201).await.id();
     let path = format!("/pet/{id}");
     let stored = async || app.get(&path).is(200).await.json()["tags"].take();
-    enter(&app, &browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    enter(&app, &browser, &format!("pets/{id}"), "Rex").await;
     is_accessible(&browser, "tags").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.enter("#name", &format!("Max{ENTER}")).await;
     browser.until_text("h1", "Max").await;
     assert_eq!(stored().await, tags);
@@ -744,15 +722,15 @@ async fn console_keeps_other_tags() {
     browser.enter("#name", &format!("Rex{ENTER}")).await;
     browser.until_text("h1", "Rex").await;
     assert_eq!(stored().await, json!([{"id": 8}]));
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(app.address, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_uploads_and_arranges_pictures() {
-    let (app, browser, _) = console(&[("PET_INVENTORY__IMAGES__MAX_SIZE", "200KiB")]).await;
-    let path = format!("/pet/{}", app.pet("Rex").await);
-    enter(&app, &browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    let max_size = ("PET_INVENTORY__IMAGES__MAX_SIZE", "200KiB");
+    let (app, browser, id) = console_with_pet(&[max_size]).await;
+    let path = format!("/pet/{id}");
+    enter(&app, &browser, &format!("pets/{id}"), "Rex").await;
     let pictures = repository().join("src/sample_store/pictures");
     let count = async |count: usize| {
         let shown = format!("document.querySelectorAll('#gallery li').length === {count}");
@@ -765,7 +743,6 @@ async fn console_uploads_and_arranges_pictures() {
         ids.push(last_url(&app, &path).await);
     }
     is_accessible(&browser, "pet").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.click("[title='Move later']:enabled").await;
     eventually(async || last_url(&app, &path).await == ids[0]).await;
     browser.click("#gallery .picture").await;
@@ -828,8 +805,7 @@ async fn console_uploads_and_arranges_pictures() {
         browser.until(&shown).await;
     }
 
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 /// Chooses a file to upload. The driver takes canonical paths only.
@@ -849,8 +825,7 @@ async fn console_repeats_after_a_limit() {
         let request = app.anonymous(Method::GET, "/pet/1").header("api_key", &key);
         request.is(200).await;
     }
-    enter_key(&browser, &key).await;
-    browser.until_text("h1", "Account").await;
+    sign_in(&browser, &key).await;
     show(&browser, "pets", "Pets").await;
     browser
         .until_text(".failure", "Limit reached: minute; retry in ")
@@ -868,8 +843,7 @@ async fn console_repeats_after_a_limit() {
 /// A change that is refused by a limit is not repeated by itself, and the button sends what is in the form by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_repeats_no_change_by_itself() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     enter(&app, &browser, &format!("pets/{id}"), "Rex").await;
     let limited = "const sent = fetch;
          window.changes = 0;
@@ -886,7 +860,6 @@ async fn console_repeats_no_change_by_itself() {
         .until_text(".failure", "You can try again in ")
         .await;
     is_accessible(&browser, "limited-change").await;
-    browser.set_viewport(1280, 800, "light").await;
     browser.enter("#name", "Moritz").await;
     browser
         .until_text(".failure", "You can try again now.")
@@ -937,8 +910,7 @@ async fn last_url(app: &TestApp, path: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_places_and_advances_orders() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     enter(&app, &browser, "orders", "Orders").await;
     browser.until_text("main", "No orders yet.").await;
     let place = async || {
@@ -955,14 +927,8 @@ async fn console_places_and_advances_orders() {
     browser
         .until_text(".failure", &format!("Pet {id} has an open order"))
         .await;
-    assert_eq!(
-        browser
-            .run("return document.querySelectorAll('.failure button').length")
-            .await,
-        0
-    );
+    assert_eq!(browser.run(OFFERS_TO_REPEAT).await, 0);
     is_accessible(&browser, "orders").await;
-    browser.set_viewport(1280, 800, "light").await;
     // A long number stays in one line.
     let long = json!({"id": 9_007_199_254_740_991_u64, "petId": app.pet("Ada").await});
     let shopper = scopes(&[Scope::ReadOrders, Scope::WriteOrders]);
@@ -997,13 +963,10 @@ async fn console_places_and_advances_orders() {
     );
     assert_eq!(browser.run(&time).await, true);
     is_accessible(&browser, "ordered").await;
-    browser.set_viewport(1280, 800, "light").await;
     app.delete("/pet/2").is(200).await;
     browser.choose("#state", "placed").await;
     browser.click("#order-filters button").await;
-    browser
-        .until("location.hash === '#/orders?status=placed'")
-        .await;
+    until_place(&browser, "orders?status=placed").await;
     browser
         .until(&format!("{names} === '2 (deleted),R\\nRex'"))
         .await;
@@ -1041,19 +1004,16 @@ async fn console_places_and_advances_orders() {
     browser.click("[aria-label^=Delete]").await;
     browser.click("dialog button").await;
     browser.until_text("main", "No orders yet.").await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 /// The names of pets come when a limit allows it.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_names_the_pets_of_orders_after_a_limit() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     let order = json!({ "petId": id });
     app.post("/store/order", &order).is(201).await;
-    enter_key(&browser, &app.key).await;
-    browser.until_text("h1", "Account").await;
+    sign_in(&browser, &app.key).await;
     let limited = "const sent = fetch;
          window.refused = 0;
          window.fetch = (...request) => {
@@ -1071,8 +1031,7 @@ async fn console_names_the_pets_of_orders_after_a_limit() {
 /// A failure is shown where the person looks, also on a phone, and a change of one order leaves the others as they are, and what is typed.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_keeps_the_place_among_orders() {
-    let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
+    let (app, browser, id) = console_with_pet(&[]).await;
     let order = json!({ "petId": id });
     app.post("/store/order", &order).is(201).await;
     enter(&app, &browser, "orders", "Orders").await;
@@ -1105,22 +1064,21 @@ async fn console_keeps_the_place_among_orders() {
     browser.click("[aria-label^=Delete]").await;
     browser.click("dialog button").await;
     browser.until_text("main", "No orders yet.").await;
-    let origin = format!("http://{}", app.address);
-    browser.is_clean(&origin, &[REFUSED]).await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 /// A caller with few scopes is shown what it may do, and told of a scope that it has no longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_tells_missing_scopes() {
-    let (app, browser, _) = console(&[]).await;
-    let path = format!("/pet/{}", app.pet("Rex").await);
+    let (app, browser, id) = console_with_pet(&[]).await;
+    let path = format!("/pet/{id}");
     let writer = scopes(&[Scope::ReadPets, Scope::WritePets]);
     let writer = app.make_key("writer", writer).await.secret;
     enter_key(&browser, &writer).await;
     browser
         .until("[...document.querySelectorAll('#views a:not([hidden])')].map(it => it.innerText).join() === 'Pets,Account'")
         .await;
-    show(&browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    show(&browser, &format!("pets/{id}"), "Rex").await;
     let take_away = "update callers set scopes = '{read:pets}' where name = 'writer'";
     app.database.run(take_away).await;
     let is_refused = async || {
@@ -1133,19 +1091,14 @@ async fn console_tells_missing_scopes() {
         .until_text(".failure", "The scope write:pets is required")
         .await;
     // Trying again does not help.
-    assert_eq!(
-        browser
-            .run("return document.querySelectorAll('.failure button').length")
-            .await,
-        0
-    );
+    assert_eq!(browser.run(OFFERS_TO_REPEAT).await, 0);
     browser.run("location.hash = '#/pets'").await;
     browser.click("dialog button").await;
     browser.until_text("h1", "Pets").await;
     until_names(&browser, &["Rex"]).await;
     let buttons = "return document.querySelectorAll('main .button').length";
     assert_eq!(browser.run(buttons).await, 0);
-    show(&browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    show(&browser, &format!("pets/{id}"), "Rex").await;
     browser
         .until("document.querySelector('main form') === null")
         .await;

@@ -100,7 +100,7 @@ async fn documentation_page_executes_operations() {
     assert_nothing_kept(&browser, "special-key").await;
     browser.reload().await;
     browser.expand_operation("pet", "getPetById").await;
-    browser.is_clean(&origin, &[]).await;
+    browser.is_clean(service.address, &[]).await;
     browser
         .click(&operation("getPetById", "button.execute"))
         .await;
@@ -113,7 +113,7 @@ async fn documentation_page_executes_operations() {
     fits_a_phone(&browser, &origin).await;
     browser
         .is_clean(
-            &origin,
+            service.address,
             &["/api/v3/pet/1 - Failed to load resource: the server responded with a status of 401"],
         )
         .await;
