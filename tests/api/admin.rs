@@ -6,7 +6,6 @@ use test_support::*;
 
 use crate::{cli::Commands, finds::next_path};
 
-const PASSWORD: &str = "correct horse battery staple";
 const NO_ADMINISTRATOR: &str = "would leave no administrator";
 
 async fn create(app: &TestApp, name: &str) -> i64 {
@@ -31,10 +30,9 @@ async fn status(app: &TestApp, key: &str) -> u16 {
 /// Returns the changes of a kind, with what they did and their facts.
 async fn changes(app: &TestApp, kind: &str) -> Vec<(String, Value)> {
     let path = format!("/changes?kind={kind}&limit=1000");
-    let page = app.get(&path).is(200).await.json();
-    let changes = page["changes"].as_array().expect("changes").iter();
+    let changes = app.get(&path).is(200).await.changes().into_iter();
     let of_requests = changes.filter(|change| change["actor"] != "operator");
-    let change = |change: &Value| {
+    let change = |change: Value| {
         assert!(change["requestId"].is_string(), "{change}");
         let action = change["action"].as_str().expect("an action");
         (action.to_owned(), change["data"].clone())
@@ -750,12 +748,8 @@ async fn sessions_are_listed_and_ended() {
     assert_eq!(app.get("/admin/sessions").is(200).await.text(), "[]");
     let mut tokens = Vec::new();
     for name in ["ada", "bob"] {
-        let user = json!({"username": name, "password": PASSWORD});
-        let sign_up = app.anonymous(Method::POST, "/user").json(&user);
-        sign_up.is(201).await;
-        let login = app.anonymous(Method::POST, "/user/login").json(&user);
-        let token = login.is(200).await.json();
-        tokens.push(token.as_str().expect("a token").to_owned());
+        app.sign_up(name).await;
+        tokens.push(app.log_in(name).await);
     }
     let sessions = app.get("/admin/sessions").is(200).await;
     assert!(tokens.iter().all(|token| !sessions.text().contains(token)));

@@ -4,8 +4,6 @@ use test_support::*;
 
 use super::cli::Commands;
 
-const PASSWORD: &str = "correct horse battery staple";
-
 impl Commands {
     async fn audit(&self, arguments: &[&str]) -> Output {
         self.run(&[&["audit"], arguments].concat()).await
@@ -110,16 +108,7 @@ async fn changes_of_accounts_are_recorded() {
         .is(201)
         .await
         .id();
-    let log_in = async || {
-        let login = app.anonymous(Method::POST, "/user/login").json(&account);
-        login
-            .is(200)
-            .await
-            .json()
-            .as_str()
-            .expect("a token")
-            .to_owned()
-    };
+    let log_in = async || app.log_in("lovelace").await;
     // A session that its own account ends is not recorded.
     let session = log_in().await;
     let change = app.anonymous(Method::PUT, "/user/lovelace").json(&account);
@@ -188,28 +177,15 @@ async fn changes_of_accounts_are_recorded() {
 async fn callers_see_changes_of_their_own_account() {
     let app = TestApp::start().await;
     for name in ["ada", "bob"] {
-        let account = json!({"username": name, "password": PASSWORD});
-        app.anonymous(Method::POST, "/user")
-            .json(&account)
-            .is(201)
-            .await;
+        app.sign_up(name).await;
     }
     // The scope is in no default: the operator grants it.
     let ada = "update callers set scopes = scopes || '{read:changes}' where name = 'user:1'";
     app.database.run(ada).await;
-    let account = json!({"username": "ada", "password": PASSWORD});
-    let login = app.anonymous(Method::POST, "/user/login").json(&account);
-    let token = login.is(200).await.json();
-    let changes = app
-        .anonymous(Method::GET, "/changes")
-        .bearer_auth(token.as_str().expect("a token"));
-    let changes = changes.is(200).await.json();
-    let seen: Vec<_> = changes["changes"]
-        .as_array()
-        .expect("changes")
-        .iter()
-        .collect();
-    assert_eq!(seen.len(), 1, "{changes}");
+    let token = app.log_in("ada").await;
+    let changes = app.anonymous(Method::GET, "/changes").bearer_auth(token);
+    let seen = changes.is(200).await.changes();
+    assert_eq!(seen.len(), 1, "{seen:?}");
     assert_eq!([&seen[0]["kind"], &seen[0]["resource"]], ["user", "1"]);
 }
 

@@ -5,8 +5,6 @@ use test_support::*;
 
 use super::cli::Commands;
 
-const PASSWORD: &str = "correct horse battery staple";
-
 /// Waits for a status.
 async fn soon(status: u16, request: impl AsyncFn() -> Response) {
     let started = Instant::now();
@@ -39,14 +37,12 @@ fn text(value: &Value) -> &str {
 
 /// Signs a user up and returns the name of its caller.
 async fn sign_up(app: &TestApp, name: &str) -> String {
-    let user = json!({"username": name, "password": PASSWORD});
-    let created = app.anonymous(Method::POST, "/user").json(&user);
-    format!("user:{}", created.is(201).await.id())
+    format!("user:{}", app.sign_up(name).await)
 }
 
 async fn log_in(app: &TestApp, name: &str) -> Response {
-    let user = json!({"username": name, "password": PASSWORD});
-    app.anonymous(Method::POST, "/user/login").json(&user).await
+    let log_in = app.anonymous(Method::POST, "/user/login");
+    log_in.json(&account(name)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

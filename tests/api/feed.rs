@@ -5,7 +5,7 @@ use test_support::*;
 /// Returns the positions and resources of pets in the record, in their order.
 async fn record(app: &TestApp) -> Vec<Value> {
     let page = app.get("/changes?kind=pet&limit=1000").is(200).await;
-    page.json()["changes"].as_array().expect("changes").clone()
+    page.changes()
 }
 
 async fn add(app: &TestApp, id: i64) {
@@ -303,11 +303,9 @@ async fn streams_read_the_record_with_a_quarter_of_the_connections() {
     });
     let observed = async {
         // One connection is the feed's.
-        let waiting = "select count(*) from pg_stat_activity
-            where datname = current_database() and wait_event_type = 'Lock'";
         let mut most = 0;
         for _ in 0..10 {
-            most = most.max(app.database.number(waiting).await);
+            most = most.max(app.database.waiting_for_locks().await);
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         blocker.execute("commit").await.expect("free");

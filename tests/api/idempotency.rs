@@ -304,7 +304,6 @@ async fn key_on_an_unsupported_method_is_ignored() {
 /// Usernames are unique, so that neither a fast hash of a password nor a second slow one is stored for a replay.
 #[tokio::test(flavor = "multi_thread")]
 async fn sign_ups_ignore_the_key_and_happen_once() {
-    const PASSWORD: &str = "correct horse battery staple";
     let app = TestApp::start().await;
     let ada = json!({"username": "ada", "password": PASSWORD});
     let list = json!([{"username": "bob", "password": PASSWORD}, {"username": "eve"}]);

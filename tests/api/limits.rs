@@ -518,9 +518,7 @@ async fn response_while_another_request_waits(limited: &Limited) -> Response {
             .with_key(&limited.key, Method::GET, "/pet/1")
             .into_future()
     });
-    let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
-                 and datname = current_database()";
-    eventually(async || limited.app.database.number(waits).await == 1).await;
+    eventually(async || limited.app.database.waiting_for_locks().await == 1).await;
     let response = limited.get("/store/inventory").await;
     unlock(lock).await;
     waiting.await.expect("a response").is(404);
@@ -715,12 +713,9 @@ async fn steady_requests_cost_few_lease_statements() {
     const SECONDS: u32 = 4;
     let home = Home::new();
     let service = home.serve().await;
-    let statements = async || -> u64 {
-        let url = format!("http://{}/metrics", service.operations);
-        let text = client().get(url).response().await.text();
-        let name = "db_client_operation_batch_size_count{db_query_summary=\"UPDATE limit_usage\"} ";
-        let count = text.lines().find_map(|line| line.strip_prefix(name));
-        count.map_or(0, |count| count.parse().expect("a number"))
+    let statements = async || {
+        let name = "db_client_operation_batch_size_count{db_query_summary=\"UPDATE limit_usage\"}";
+        service.sample(name).await.unwrap_or(0)
     };
     let request = || service.request(Method::GET, PROBE, "pro-key");
     request().await.is(404);

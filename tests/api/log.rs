@@ -302,8 +302,7 @@ async fn use_account(http: &Client, host: &str) -> Vec<String> {
 
 /// Returns all that the service has written, with a name for each text.
 async fn written(service: &Service, home: &Home) -> [(&'static str, String); 4] {
-    let metrics = format!("http://{}/metrics", service.operations);
-    let metrics = client().get(metrics).is(200).await.text();
+    let metrics = service.metrics().await;
     let postgres = fs::read_to_string(home.path().join("data/postgres.log")).expect("its log");
     [
         ("the log", service.log()),
@@ -373,12 +372,7 @@ async fn request_whose_client_disconnects_is_logged_with_499() {
     let mut raw = RawConnection::connect(service.address).await;
     let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {BOOTSTRAP}\r\n\r\n");
     raw.send(head).await;
-    eventually(async || {
-        let metrics = client().get(format!("http://{}/metrics", service.operations));
-        let metrics = metrics.is(200).await.text();
-        metrics.contains("http_server_active_requests 1\n")
-    })
-    .await;
+    eventually(async || service.sample("http_server_active_requests").await == Some(1)).await;
     drop(raw);
     let is_dropped = |line: &Value| line["route"] == "/api/v3/pet/{petId}" && line["status"] == 499;
     eventually(async || access_lines(&service).iter().any(is_dropped)).await;
@@ -397,13 +391,9 @@ async fn stalled_reader_of_the_log_stalls_neither_requests_nor_the_stop() {
             .env("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true")
             .env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "1s");
         let mut service = Service::start_with_log(&home, command, writer.into()).await;
-        let dropped = async || -> u64 {
-            let url = format!("http://{}/metrics", service.operations);
-            let metrics = client().get(url).is(200).await.text();
-            let line = metrics
-                .lines()
-                .find_map(|line| line.strip_prefix("log_dropped_lines_total "));
-            line.expect("the metric").parse().expect("a number")
+        let dropped = async || {
+            let dropped = service.sample("log_dropped_lines_total").await;
+            dropped.expect("the metric")
         };
         // Each line has more than a kilobyte, and 2 MiB wait at most.
         let path = format!("/pet/{}", "é".repeat(250));

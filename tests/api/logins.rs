@@ -2,7 +2,6 @@
 
 use test_support::*;
 
-const PASSWORD: &str = "correct horse battery staple";
 const GUESS: &str = "correct horse battery stable";
 
 /// Starts a service that takes client addresses from `X-Forwarded-For`, with an account and a clock that stands still.
@@ -11,9 +10,7 @@ async fn start(settings: &[(&str, &str)]) -> TestApp {
     let settings = [settings, &[trusted]].concat();
     let database = TestDatabase::migrated().await;
     let app = TestApp::with_clock(database, &settings, Clock::manual()).await;
-    let account = json!({"username": "ada", "password": PASSWORD});
-    let sign_up = app.anonymous(Method::POST, "/user").json(&account);
-    sign_up.is(201).await;
+    app.sign_up("ada").await;
     app
 }
 

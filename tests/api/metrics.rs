@@ -117,8 +117,7 @@ async fn metrics_count_what_was_done() {
     let home = Home::new();
     let service = home.serve().await;
     service.exercise_all_metrics(1, &png(600, 400)).await;
-    let url = format!("http://{}/metrics", service.operations);
-    let text = client().get(url).is(200).await.text();
+    let text = service.metrics().await;
     let value = |series: &str| -> f64 {
         let line = text
             .lines()

@@ -87,11 +87,8 @@ async fn anonymous_callers_are_limited_for_networks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn login_attempts_are_limited_for_networks() {
-    const PASSWORD: &str = "correct horse battery staple";
     let app = start(("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "2")).await;
-    let account = json!({"username": "ada", "password": PASSWORD});
-    let sign_up = app.anonymous(Method::POST, "/user").json(&account);
-    sign_up.is(201).await;
+    app.sign_up("ada").await;
     let log_in = |password: &'static str| {
         let pair = [("username", "ada"), ("password", password)];
         app.anonymous(Method::POST, "/user/login").form(&pair)

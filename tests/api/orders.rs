@@ -573,12 +573,8 @@ async fn concurrent_changes_make_only_pets_without_an_order_available() {
 async fn only_admins_place_orders_in_another_state_than_the_first() {
     let app = TestApp::with(&[("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "write:orders")]).await;
     let pet = app.pet("Rex").await;
-    let user = json!({"username": "ada", "password": "correct horse battery staple"});
-    let sign_up = app.anonymous(Method::POST, "/user").json(&user);
-    sign_up.is(201).await;
-    let log_in = app.anonymous(Method::POST, "/user/login").json(&user);
-    let session = log_in.is(200).await.json();
-    let session = session.as_str().expect("a token").to_owned();
+    app.sign_up("ada").await;
+    let session = app.log_in("ada").await;
     let key = caller(&app, "alice").await;
     let changes = [
         json!({"complete": true}),

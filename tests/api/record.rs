@@ -24,12 +24,7 @@ fn change(
     response: Option<&Response>,
     data: &Value,
 ) -> Value {
-    let version = response.map(|it| {
-        it.etag()
-            .trim_matches('"')
-            .parse::<i64>()
-            .expect("a version")
-    });
+    let version = response.map(Response::version);
     json!({
         "kind": kind, "resource": resource.to_string(), "action": action, "version": version, "owner": null,
         "actor": "tester", "data": data
@@ -226,14 +221,8 @@ async fn versions_of_a_pet_are_recorded_once_and_in_order() {
             };
             let response = request.await;
             if (200..300).contains(&response.status) {
-                let etag = response.headers.get("etag");
-                let version = etag.map(|etag| {
-                    etag.to_str()
-                        .expect("text")
-                        .trim_matches('"')
-                        .parse::<i64>()
-                        .expect("a version")
-                });
+                let has_version = response.headers.contains_key("etag");
+                let version = has_version.then(|| response.version());
                 acknowledged.push((id.to_string(), version));
             } else {
                 assert!(matches!(response.status, 400 | 404 | 409), "{response}");
@@ -332,9 +321,7 @@ async fn publication_of_all_changes_goes_on_behind_one_that_it_waited_for() {
     let mut connection = database.connect().await;
     let publish = db::changes::publish_all(&mut connection);
     let publish_some = async {
-        let waits = "select count(*) from pg_stat_activity
-                     where datname = current_database() and wait_event_type = 'Lock'";
-        eventually(async || database.number(waits).await == 1).await;
+        eventually(async || database.waiting_for_locks().await == 1).await;
         let some = "with taken as (
                         delete from new_changes where seq in (select seq from new_changes order by seq limit 10000)
                         returning *
@@ -407,18 +394,8 @@ async fn record_is_read_in_pages_with_filters() {
         "data": {"status": ["available", "pending"]}
     });
     assert_eq!(*last, expected);
-    assert_eq!(
-        last["version"],
-        json!(
-            app.get("/pet/3")
-                .is(200)
-                .await
-                .etag()
-                .trim_matches('"')
-                .parse::<i64>()
-                .expect("a version")
-        )
-    );
+    let version = app.get("/pet/3").is(200).await.version();
+    assert_eq!(last["version"], version);
     for limit in [1, 3, 1000] {
         let all = read(&app, &app.key, &format!("limit={limit}")).await;
         assert_eq!(all, changes);
@@ -535,17 +512,12 @@ async fn actors_of_accounts_are_hidden_from_other_callers() {
     app.post("/pet", &json!({"id": 1, "name": "Rex"}))
         .is(201)
         .await;
-    let password = "correct horse battery staple";
-    let user = json!({"username": "ada", "password": password});
-    let id = app.post("/user", &user).is(201).await.id();
-    let name = format!("user:{id}");
+    let name = format!("user:{}", app.sign_up("ada").await);
     // An order changes the pet in the name of its account, which may read changes, too.
     let grant =
         format!("update callers set scopes = scopes || '{{read:changes}}' where name = '{name}'");
     app.database.run(&grant).await;
-    let login = app.anonymous(Method::POST, "/user/login").json(&user);
-    let own = login.is(200).await.json();
-    let own = own.as_str().expect("a token").to_owned();
+    let own = app.log_in("ada").await;
     let reader = scopes(&[Scope::ReadChanges, Scope::ReadPets]);
     let reader = app.make_key("reader", reader).await.secret;
     let open = async |key: &str, query: &str| {
@@ -570,8 +542,7 @@ async fn actors_of_accounts_are_hidden_from_other_callers() {
     for (key, order) in [(&app.key, account), (&reader, unknown), (&own, account)] {
         let get = async |query: &str| {
             let request = app.anonymous(Method::GET, &format!("/changes?{query}"));
-            let page = request.bearer_auth(key).is(200).await.json();
-            page["changes"].as_array().expect("a list").clone()
+            request.bearer_auth(key).is(200).await.changes()
         };
         assert_eq!(actors(&get("").await), [tester, order]);
         assert_eq!(actors(&get("order=desc").await), [order, tester]);
@@ -618,29 +589,23 @@ async fn order_that_is_not_changed_is_not_recorded() {
 async fn versions_of_a_pet_that_is_created_again_ascend() {
     let app = TestApp::start().await;
     let pet = json!({"id": 1, "name": "Rex"});
-    let mut last = app.post("/pet", &pet).is(201).await.etag();
+    let mut last = app.post("/pet", &pet).is(201).await.version();
     for _ in 0..20 {
         // Its creation waits for a transaction that changes the pet, and then deletes it.
         let mut other = app.database.connect().await;
         let lock = "begin; update pets set name = name where id = 1";
         other.execute(lock).await.expect("a lock");
         let change = async {
-            let waits = "select count(*) from pg_stat_activity
-                         where datname = current_database() and wait_event_type = 'Lock'";
-            eventually(async || app.database.number(waits).await == 1).await;
+            eventually(async || app.database.waiting_for_locks().await == 1).await;
             let delete = "update pets set version = nextval('pet_versions') where id = 1;
                           delete from pets where id = 1; commit";
             other.execute(delete).await.expect("a commit");
         };
         let (created, ()) = tokio::join!(app.post("/pet", &pet).is(201), change);
-        let version = created.etag();
-        let number = |etag: &str| etag.trim_matches('"').parse::<i64>().expect("a number");
+        let version = created.version();
         // Two versions were drawn at least: of the first life, and of this one.
-        assert!(
-            number(&version) > number(&last) + 1,
-            "{version} after {last}"
-        );
-        assert_eq!(app.get("/pet/1").is(200).await.etag(), version);
+        assert!(version > last + 1, "{version} after {last}");
+        assert_eq!(app.get("/pet/1").is(200).await.version(), version);
         last = version;
     }
 }
@@ -696,8 +661,8 @@ async fn unknown_and_expired_positions_are_410_with_the_oldest_one() {
     let position = |index: usize| changes[index]["position"].as_i64().expect("a position");
     let path = |after: i64| format!("/changes?after={after}");
     for (index, left) in [(0, 2), (2, 0)] {
-        let page = app.get(&path(position(index))).is(200).await.json();
-        assert_eq!(page["changes"].as_array().expect("changes").len(), left);
+        let page = app.get(&path(position(index))).is(200).await;
+        assert_eq!(page.changes().len(), left);
     }
     for unknown in [1, position(2) + 1, 9_007_199_254_740_991] {
         let gone = app.get(&path(unknown)).await;

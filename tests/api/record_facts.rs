@@ -2,8 +2,6 @@
 
 use test_support::*;
 
-const PASSWORD: &str = "correct horse battery staple";
-
 /// Facts that operations leave, by the kind of the resource, the action, and the names of the facts.
 const FACTS: [(&str, &[&str]); 35] = [
     ("addPet", &["pet created status"]),

@@ -2,7 +2,6 @@
 
 use test_support::*;
 
-const PASSWORD: &str = "correct horse battery staple";
 const LIVE: &str = "select count(*) from credentials
                     where kind = 'session' and revoked_at is null and expires_at > now()";
 
@@ -14,19 +13,9 @@ async fn with_maximum(maximum: &str) -> TestApp {
     ])
     .await;
     for name in ["ada", "bob"] {
-        let user = json!({"username": name, "password": PASSWORD});
-        let request = app.anonymous(Method::POST, "/user").json(&user);
-        request.is(201).await;
+        app.sign_up(name).await;
     }
     app
-}
-
-/// Logs in and returns the token.
-async fn log_in(app: &TestApp, name: &str) -> String {
-    let user = json!({"username": name, "password": PASSWORD});
-    let request = app.anonymous(Method::POST, "/user/login").json(&user);
-    let token = request.is(200).await.json();
-    token.as_str().expect("a token").to_owned()
 }
 
 async fn status(app: &TestApp, token: &str) -> u16 {
@@ -38,13 +27,13 @@ async fn status(app: &TestApp, token: &str) -> u16 {
 async fn login_beyond_the_maximum_ends_the_oldest_session() {
     let app = with_maximum("2").await;
     let replica = TestApp::replica_of(&app, &[]).await;
-    let other = log_in(&app, "bob").await;
-    let (first, second) = (log_in(&app, "ada").await, log_in(&app, "ada").await);
+    let other = app.log_in("bob").await;
+    let (first, second) = (app.log_in("ada").await, app.log_in("ada").await);
     for token in [&first, &second] {
         assert_eq!(status(&app, token).await, 200);
         assert_eq!(status(&replica, token).await, 200);
     }
-    let third = log_in(&app, "ada").await;
+    let third = app.log_in("ada").await;
     // At once where the login was, within a second elsewhere.
     assert_eq!(status(&app, &first).await, 401);
     eventually(async || status(&replica, &first).await == 401).await;
@@ -54,7 +43,7 @@ async fn login_beyond_the_maximum_ends_the_oldest_session() {
     // A session that was logged out leaves room for another.
     let logout = app.anonymous(Method::GET, "/user/logout");
     logout.bearer_auth(&third).is(200).await;
-    let fourth = log_in(&app, "ada").await;
+    let fourth = app.log_in("ada").await;
     for token in [&second, &fourth] {
         assert_eq!(status(&app, token).await, 200);
     }
@@ -64,7 +53,7 @@ async fn login_beyond_the_maximum_ends_the_oldest_session() {
 async fn concurrent_logins_do_not_exceed_the_maximum() {
     let app = with_maximum("3").await;
     let key = app.make_key("user:1", Scopes::all()).await.secret;
-    let tokens = join_all((0..12).map(|_| log_in(&app, "ada"))).await;
+    let tokens = join_all((0..12).map(|_| app.log_in("ada"))).await;
     assert_eq!(app.database.number(LIVE).await, 3);
     let statuses = join_all(tokens.iter().map(|token| status(&app, token))).await;
     let accepted = statuses.iter().filter(|status| **status == 200).count();
@@ -80,15 +69,13 @@ async fn maximum_is_twenty_by_default() {
         ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
     ])
     .await;
-    let user = json!({"username": "ada", "password": PASSWORD});
-    let request = app.anonymous(Method::POST, "/user").json(&user);
-    request.is(201).await;
-    let first = log_in(&app, "ada").await;
+    app.sign_up("ada").await;
+    let first = app.log_in("ada").await;
     for _ in 0..19 {
-        log_in(&app, "ada").await;
+        app.log_in("ada").await;
     }
     assert_eq!(status(&app, &first).await, 200);
-    log_in(&app, "ada").await;
+    app.log_in("ada").await;
     assert_eq!(status(&app, &first).await, 401);
     assert_eq!(app.database.number(LIVE).await, 20);
 }

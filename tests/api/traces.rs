@@ -466,8 +466,7 @@ async fn span_and_metric_do_not_wait_for_the_body_of_an_access_line_with_details
     let spans = collector.trace(TRACE).await;
     let recorded = attributes(&server(&spans).attributes);
     assert_eq!(recorded["http.response.status_code"], 200);
-    let metrics = format!("http://{}/metrics", service.operations);
-    let metrics = client().get(metrics).response().await.text();
+    let metrics = service.metrics().await;
     let count = |it: &str| it.contains("duration_seconds_count") && it.contains(path);
     assert_eq!(
         metrics.lines().filter(|it| count(it)).count(),
@@ -501,12 +500,9 @@ async fn unavailable_collector_is_logged_once_and_does_not_delay_exit() {
         let home = Home::new();
         let service = serve(&home, &[(ENDPOINT, endpoint)]).await;
         let exports = async || {
-            let metrics = format!("http://{}/metrics", service.operations);
-            let metrics = client().get(metrics).response().await.text();
-            let name = "otlp_exports_total{result=\"failed\"} ";
-            let failed = metrics
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.parse().ok());
+            let failed = service
+                .sample("otlp_exports_total{result=\"failed\"}")
+                .await;
             failed.unwrap_or(0)
         };
         let started = Instant::now();

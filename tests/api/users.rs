@@ -3,8 +3,6 @@
 use pet_inventory::auth::secret::sha256;
 use test_support::*;
 
-const PASSWORD: &str = "correct horse battery staple";
-
 /// Settings with limits that no test reaches.
 const HIGH_LIMITS: [(&str, &str); 2] = [
     ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),

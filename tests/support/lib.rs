@@ -232,6 +232,19 @@ impl TestApp {
             .body(bytes)
     }
 
+    /// Creates an account with [`PASSWORD`], as a person does; returns its id.
+    pub async fn sign_up(&self, username: &str) -> i64 {
+        let request = self.anonymous(Method::POST, "/user");
+        request.json(&account(username)).is(201).await.id()
+    }
+
+    /// Logs in to an account with [`PASSWORD`]; returns the token of the session.
+    pub async fn log_in(&self, username: &str) -> String {
+        let request = self.anonymous(Method::POST, "/user/login");
+        let token = request.json(&account(username)).is(200).await.json();
+        token.as_str().expect("a token").to_owned()
+    }
+
     /// Adds a pet and returns its id.
     pub async fn pet(&self, name: &str) -> i64 {
         let pet = json!({ "name": name });
@@ -386,6 +399,14 @@ pub async fn make_key(
         id: id.expect("a database").expect("a new key"),
         secret: key.expose().to_owned(),
     }
+}
+
+/// Password of the accounts that tests create.
+pub const PASSWORD: &str = "correct horse battery staple";
+
+/// Returns the username and the password of an account.
+pub fn account(username: &str) -> Value {
+    json!({"username": username, "password": PASSWORD})
 }
 
 /// Time after which a test gives up waiting. It is no bound on the service: a slow or busy machine takes long for

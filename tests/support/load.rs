@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::{RequestExt as _, Service, eventually};
+use crate::{Service, eventually};
 
 impl Service {
     /// Sends requests of every kind that has a metric. Each call needs a new `round` and a new `image`, which must be
@@ -50,11 +50,7 @@ impl Service {
         let failed = async || request(Method::GET, &deliveries).is(200).await.json() != json!([]);
         eventually(failed).await;
         let gauge = format!("webhooks_parked{{webhook=\"{round}\"}}");
-        eventually(async || {
-            let metrics = crate::client().get(format!("http://{}/metrics", self.operations));
-            metrics.is(200).await.text().contains(&gauge)
-        })
-        .await;
+        eventually(async || self.metrics().await.contains(&gauge)).await;
         // The free plan has limits, so that this request needs a lease.
         self.request(Method::GET, &path, "free-key").is(200).await;
         self.request(Method::GET, &path, "wrong").is(401).await;

@@ -206,6 +206,13 @@ impl TestDatabase {
         run(&self.options, statement).await;
     }
 
+    /// Returns the number of sessions that wait for a lock.
+    pub async fn waiting_for_locks(&self) -> i64 {
+        let waiting = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        self.number(waiting).await
+    }
+
     /// Returns the number that a query selects.
     pub async fn number(&self, query: &str) -> i64 {
         let pool = PgPoolOptions::new()

@@ -19,7 +19,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::{Call, PATIENCE, client};
+use crate::{Call, PATIENCE, RequestExt as _, client};
 
 /// Working folder of the program, which gets only `PATH` and `POSTGRES_BIN_DIR` of the environment.
 pub struct Home {
@@ -245,6 +245,20 @@ impl Service {
         let url = format!("http://{}/api/v3{path}", self.address);
         let request = self.client.request(method, url);
         Call::from(request).header("api_key", key)
+    }
+
+    /// Returns the text of the metrics.
+    pub async fn metrics(&self) -> String {
+        let url = format!("http://{}/metrics", self.operations);
+        self.client.get(url).is(200).await.text()
+    }
+
+    /// Returns the value of a series in the metrics, or `None` if there is none.
+    pub async fn sample(&self, series: &str) -> Option<u64> {
+        let metrics = self.metrics().await;
+        let mut lines = metrics.lines();
+        let value = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+        Some(value.parse().expect("a whole number"))
     }
 
     /// Sends a signal.

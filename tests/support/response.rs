@@ -149,6 +149,20 @@ impl Response {
             .unwrap_or_else(|| panic!("no id in {self}"))
     }
 
+    /// Returns the version of a pet, which is its ETag.
+    #[track_caller]
+    pub fn version(&self) -> i64 {
+        let etag = self.etag();
+        etag.trim_matches('"').parse().expect("a version")
+    }
+
+    /// Returns the changes of a page of the record.
+    #[track_caller]
+    pub fn changes(&self) -> Vec<Value> {
+        let changes = self.json()["changes"].take();
+        serde_json::from_value(changes).unwrap_or_else(|_| panic!("no changes in {self}"))
+    }
+
     /// Returns the path of the uploaded image that the body describes.
     #[track_caller]
     pub fn image_path(&self) -> String {

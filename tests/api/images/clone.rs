@@ -7,6 +7,8 @@ use test_support::*;
 use super::url_of;
 
 const KEY: &str = "special-key";
+/// Metric that is 1 while the store belongs to another cluster.
+const CONFLICT: &str = "images_store_conflict";
 
 /// Returns a command of the program with its image store in `place`.
 fn command(home: &Home, name: &str, place: &Path) -> tokio::process::Command {
@@ -41,15 +43,6 @@ async fn wait_for_report(service: &Service) {
     eventually(async || service.log().contains("skipped orphaned blobs")).await;
 }
 
-async fn conflict_metric(service: &Service) -> String {
-    let url = format!("http://{}/metrics", service.operations);
-    let metrics = client().get(url).is(200).await.text();
-    let line = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix("images_store_conflict "));
-    line.expect("the metric").to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
     let (home, home_of_copy) = (Home::new(), Home::new());
@@ -77,7 +70,7 @@ async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
     delete(&copy, "/pet/2").await;
     wait_for_report(&copy).await;
     assert_served(&original, &images[1]).await;
-    assert_eq!(conflict_metric(&copy).await, "1");
+    assert_eq!(copy.sample(CONFLICT).await, Some(1));
     let check = Output::of(command(&home_of_copy, "check", place)).await;
     let check = check.is(1).stdout;
     assert!(
@@ -85,11 +78,11 @@ async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
         "{check}"
     );
     // From then on, nor does the original: the copy refers to them.
-    assert_eq!(conflict_metric(&original).await, "0");
+    assert_eq!(original.sample(CONFLICT).await, Some(0));
     delete(&original, "/pet/3").await;
     wait_for_report(&original).await;
     assert_served(&copy, &images[2]).await;
-    assert_eq!(conflict_metric(&original).await, "1");
+    assert_eq!(original.sample(CONFLICT).await, Some(1));
     assert_eq!(files_in(place).len(), 2);
 
     // Without the copy and its mark, the original deletes bytes again.

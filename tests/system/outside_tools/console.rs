@@ -10,7 +10,6 @@ use crate::browser::Browser;
 pub(super) const TAB: &str = "\u{E004}";
 pub(super) const ENTER: &str = "\u{E007}";
 pub(super) const ESCAPE: &str = "\u{E00C}";
-const PASSWORD: &str = "correct horse battery staple";
 /// Maximum height of the header on a phone.
 const MAX_HEADER: f64 = 96.0;
 /// Script that returns the name of the focused element, and true if its focus is visible.
@@ -213,9 +212,7 @@ async fn console_shows_limits_and_requests_by_day() {
 #[tokio::test(flavor = "multi_thread")]
 async fn console_signs_users_in() {
     let (app, browser, _) = console(&[]).await;
-    let user = json!({"username": "ada", "password": PASSWORD});
-    let sign_up = app.anonymous(Method::POST, "/user").json(&user);
-    sign_up.is(201).await;
+    app.sign_up("ada").await;
     browser.enter("#username", "ada").await;
     browser.enter("#password", &format!("wrong{ENTER}")).await;
     browser

@@ -159,14 +159,8 @@ async fn console_administers_callers_and_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn console_shows_sessions_and_the_record() {
     let (app, browser, _) = console(&[]).await;
-    let user = json!({"username": "ada", "password": "correct horse battery staple"});
-    app.anonymous(Method::POST, "/user")
-        .json(&user)
-        .is(201)
-        .await;
-    let log_in = app.anonymous(Method::POST, "/user/login").json(&user);
-    let token = log_in.is(200).await.json();
-    let token = token.as_str().expect("a token").to_owned();
+    app.sign_up("ada").await;
+    let token = app.log_in("ada").await;
     app.pet("Rex").await;
     enter(&app, &browser, "sessions", "Sessions").await;
     browser.until_text(".rows", "Session").await;

@@ -162,7 +162,7 @@ pub async fn assert_conditions_and_images_pass<P: Proxy>(deployment: &Deployment
 pub async fn assert_callers_stay_at_one_replica<P: Proxy>() {
     const REQUESTS: usize = 5;
     let deployment = Deployment::<P>::start(&[]).await;
-    let [first, second] = deployment.replicas.each_ref().map(|it| it.operations);
+    let [first, second] = &deployment.replicas;
     let mut reached = [false; 2];
     for caller in 0..24 {
         // The credentials are unknown to the service, which a proxy cannot know.
@@ -191,9 +191,8 @@ pub async fn assert_callers_stay_at_one_replica<P: Proxy>() {
 }
 
 /// Returns the number of requests with a 401 that a replica has served.
-async fn served(operations: SocketAddr) -> usize {
-    let metrics = client().get(format!("http://{operations}/metrics"));
-    let metrics = metrics.is(200).await.text();
+async fn served(replica: &Service) -> usize {
+    let metrics = replica.metrics().await;
     let counts = metrics.lines().filter(|line| {
         line.starts_with("http_server_request_duration_seconds_count{")
             && line.contains("http_response_status_code=\"401\"")

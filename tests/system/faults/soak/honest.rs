@@ -10,7 +10,6 @@ use crate::stage::*;
 
 /// Username and password of an account.
 pub const OWNER: &str = "ada";
-const PASSWORD: &str = "correct horse battery staple";
 
 /// Operation that takes about as long as hashing a password.
 pub const LOGIN: &str = "login";

@@ -187,8 +187,7 @@ impl Stage {
 
 /// Returns the sum of a metric's samples with labels that contain `labels`.
 pub async fn metric(service: &Service, name: &str, labels: &str) -> f64 {
-    let url = format!("http://{}/metrics", service.operations);
-    let text = client().get(url).is(200).await.text();
+    let text = service.metrics().await;
     let lines = text
         .lines()
         .filter(|line| line.starts_with(name) && line.contains(labels));
