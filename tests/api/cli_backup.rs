@@ -671,12 +671,7 @@ async fn interrupted_backup_leaves_no_file_of_this_name() {
     let store = Store::empty().await;
     let app = store.serve().await;
     app.pet("Rex").await;
-    let mut lock = store.database.connect().await;
-    let statement = "begin; lock table users in access exclusive mode";
-    sqlx::raw_sql(statement)
-        .execute(&mut lock)
-        .await
-        .expect("a lock");
+    let mut lock = store.database.lock("users").await;
     let mut backup = store
         .command(&["backup", "a.tar"])
         .spawn()
@@ -690,10 +685,7 @@ async fn interrupted_backup_leaves_no_file_of_this_name() {
 
     let refused = store.run(&["backup", "a.tar"]).await.is(1);
     assert!(refused.stderr.contains("rm a.tar.partial"), "{refused:?}");
-    sqlx::raw_sql("rollback")
-        .execute(&mut lock)
-        .await
-        .expect("no lock");
+    lock.execute("rollback").await.expect("no lock");
     fs::remove_file(&partial).expect("removed");
     store.run(&["backup", "a.tar"]).await.is(0);
     assert!(file.exists() && !partial.exists());

@@ -297,11 +297,7 @@ async fn stalled_body_is_408() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_timeout_is_503() {
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "300ms")]).await;
-    let mut blocker = app.database.connect().await;
-    sqlx::raw_sql("begin; lock table pets in exclusive mode")
-        .execute(&mut blocker)
-        .await
-        .expect("locked");
+    let _lock = app.database.lock("pets in exclusive mode").await;
     let response = app.post("/pet", &json!({"name": "a"})).await;
     response.problem(503);
     assert_eq!(response.header("retry-after"), "1", "{response}");

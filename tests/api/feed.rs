@@ -294,9 +294,7 @@ async fn streams_read_the_record_with_a_quarter_of_the_connections() {
     // The first stream starts the feed.
     let mut events = Events::open(app.get("/changes")).await;
     events.id().await;
-    let mut blocker = app.database.connect().await;
-    let lock = "begin; lock table changes in access exclusive mode";
-    blocker.execute(lock).await.expect("a lock");
+    let mut blocker = app.database.lock("changes").await;
     let streams = (0..16).map(|_| {
         let request = app.get("/changes?after=0");
         request.header("accept", "text/event-stream").send()

@@ -379,11 +379,7 @@ pub fn next_path(app: &TestApp, page: &Response) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn find_waiting_for_postgresql_does_not_block_other_operations() {
     let app = TestApp::with(&[("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "2")]).await;
-    let mut blocker = app.database.connect().await;
-    sqlx::raw_sql("begin; lock table pets")
-        .execute(&mut blocker)
-        .await
-        .expect("locked");
+    let blocker = app.database.lock("pets").await;
     let finds: Vec<_> = (0..20)
         .map(|_| tokio::spawn(app.get("/pet/findByStatus?status=sold").into_future()))
         .collect();

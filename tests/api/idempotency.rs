@@ -222,20 +222,14 @@ async fn put_ignores_the_idempotency_key() {
 async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex"});
-    let mut blocker = app.database.connect().await;
-    blocker
-        .execute("begin; lock table pets in exclusive mode")
-        .await
-        .expect("locked");
+    let mut blocker = app.database.lock("pets in exclusive mode").await;
 
     let started = Instant::now();
     loop {
         assert!(started.elapsed() < PATIENCE, "never 409");
         // Waits for the lock until its timeout.
         let first = tokio::spawn(post(&app, "k", &pet).into_future());
-        let waiting = "select count(*) from pg_locks
-             where not granted and database = (select oid from pg_database where datname = current_database())";
-        while app.database.number(waiting).await == 0 && !first.is_finished() {
+        while app.database.waiting_for_locks().await == 0 && !first.is_finished() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let second = post(&app, "k", &pet).await;
@@ -336,8 +330,6 @@ async fn sign_ups_ignore_the_key_and_happen_once() {
 /// Covers the moment in which the second request finds that there are pets, but not yet the stored response.
 #[tokio::test(flavor = "multi_thread")]
 async fn second_request_whose_check_fails_after_the_first_has_the_response_of_the_first() {
-    const WAITING: &str = "select count(*) from pg_locks where not granted
-        and database = (select oid from pg_database where datname = current_database())";
     let app = TestApp::start().await;
     let post = || {
         let post = app.request(Method::POST, "/admin/sample-store");
@@ -354,7 +346,7 @@ async fn second_request_whose_check_fails_after_the_first_has_the_response_of_th
         .await
         .expect("locked");
     let second = tokio::spawn(post().into_future());
-    eventually(async || app.database.number(WAITING).await > 0).await;
+    eventually(async || app.database.waiting_for_locks().await > 0).await;
     connection.execute("commit").await.expect("committed");
     let second = second.await.expect("a response").is(201);
     assert_eq!(second.header("idempotent-replayed"), "true", "{second}");

@@ -82,14 +82,6 @@ async fn get(app: &TestApp, key: &str, path: &str) -> Response {
     app.with_key(key, Method::GET, path).await
 }
 
-/// Locks tables until [`unlock`] is called.
-async fn lock(app: &TestApp, tables: &str) -> PgConnection {
-    let mut connection = app.database.connect().await;
-    let lock = AssertSqlSafe(format!("begin; lock table {tables}"));
-    connection.execute(lock).await.expect("locked");
-    connection
-}
-
 async fn unlock(mut connection: PgConnection) {
     connection.execute("rollback").await.expect("unlocked");
 }
@@ -400,7 +392,11 @@ async fn replicas_share_both_limits() {
 async fn rate_limit_refusal_costs_no_statement() {
     let limited = Limited::start(Plan::Free, &[]).await;
     assert_eq!(limited.admitted(61).await, 60);
-    let lock = lock(&limited.app, "limit_usage, credentials, callers").await;
+    let lock = limited
+        .app
+        .database
+        .lock("limit_usage, credentials, callers")
+        .await;
     assert_eq!(limited.admitted(200).await, 0);
     unlock(lock).await;
 }
@@ -409,7 +405,7 @@ async fn rate_limit_refusal_costs_no_statement() {
 async fn request_that_cannot_be_counted_is_503_with_headers() {
     let limited = Limited::start(Plan::Free, &[]).await;
     let unlimited = key(&limited.app, "unlimited", Plan::Enterprise).await;
-    let lock = lock(&limited.app, "limit_usage").await;
+    let lock = limited.app.database.lock("limit_usage").await;
     let refused = limited.get(PROBE).await;
     refused.problem(503);
     let policy = "\"minute\";q=60;w=60, \"day\";q=1000;w=86400";
@@ -511,7 +507,7 @@ async fn requests_over_max_requests_are_503() {
 
 /// Returns the response to a request that is sent while another one waits for a locked table.
 async fn response_while_another_request_waits(limited: &Limited) -> Response {
-    let lock = lock(&limited.app, "pets").await;
+    let lock = limited.app.database.lock("pets").await;
     let waiting = tokio::spawn({
         limited
             .app
@@ -560,7 +556,7 @@ async fn cached_credential_costs_no_look_up() {
     // Retries: until the service listens for changes, it caches credentials for at most a second.
     for _ in 0..20 {
         app.get("/pet/1").is(404).await;
-        let lock = lock(&app, "credentials, callers").await;
+        let lock = app.database.lock("credentials, callers").await;
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         let response = app.get("/pet/1").await;
         unlock(lock).await;
@@ -605,7 +601,7 @@ async fn request_timeout_is_counted() {
     let settings = [("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "600ms")];
     let limited = Limited::start(Plan::Free, &settings).await;
     limited.get(PROBE).await.is(404);
-    let lock = lock(&limited.app, "pets").await;
+    let lock = limited.app.database.lock("pets").await;
     limited.get(PROBE).await.is(503);
     unlock(lock).await;
     limited.assert_remaining(58).await;

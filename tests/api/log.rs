@@ -366,9 +366,7 @@ async fn texts_that_clients_choose_have_a_bound() {
 async fn request_whose_client_disconnects_is_logged_with_499() {
     let (database, home) = (TestDatabase::migrated().await, Home::new());
     let service = Service::start(&home, command(&home, &database, false)).await;
-    let mut blocker = database.connect().await;
-    let lock = sqlx::raw_sql("begin; lock table pets in access exclusive mode");
-    lock.execute(&mut blocker).await.expect("a lock");
+    let blocker = database.lock("pets").await;
     let mut raw = RawConnection::connect(service.address).await;
     let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {BOOTSTRAP}\r\n\r\n");
     raw.send(head).await;

@@ -8,8 +8,7 @@ const GUESS: &str = "correct horse battery stable";
 async fn start(settings: &[(&str, &str)]) -> TestApp {
     let trusted = ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1");
     let settings = [settings, &[trusted]].concat();
-    let database = TestDatabase::migrated().await;
-    let app = TestApp::with_clock(database, &settings, Clock::manual()).await;
+    let app = TestApp::with_stopped_clock(&settings).await;
     app.sign_up("ada").await;
     app
 }

@@ -15,8 +15,7 @@ fn of_48(number: u32) -> String {
 /// Starts a service that takes client addresses from `X-Forwarded-For`, with a clock that stands still.
 async fn start(setting: (&str, &str)) -> TestApp {
     let trusted = ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1");
-    let database = TestDatabase::migrated().await;
-    TestApp::with_clock(database, &[setting, trusted], Clock::manual()).await
+    TestApp::with_stopped_clock(&[setting, trusted]).await
 }
 
 /// Checks that a /56 is one client: it sends `limit` requests before the first 429, and another /56 of the same /48 is another.
@@ -75,13 +74,12 @@ async fn open_operations_are_limited_for_networks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn anonymous_callers_are_limited_for_networks() {
-    let database = TestDatabase::migrated().await;
     let settings = [
         ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "3"),
         ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
         ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
     ];
-    let app = TestApp::with_clock(database, &settings, Clock::manual()).await;
+    let app = TestApp::with_stopped_clock(&settings).await;
     assert_one_client(|| app.anonymous(Method::GET, "/pet/1"), 3).await;
 }
 

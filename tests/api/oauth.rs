@@ -385,7 +385,7 @@ async fn metadata_names_existing_endpoints() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_requests_over_the_limit_are_429() {
-    let app = TestApp::with_clock(TestDatabase::migrated().await, &[], Clock::manual()).await;
+    let app = TestApp::with_stopped_clock(&[]).await;
     let client = client(&app, "acme", Scopes::all()).await;
     let mut admitted = 0;
     for _ in 0..70 {

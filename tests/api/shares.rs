@@ -284,9 +284,7 @@ async fn image_is_counted_before_it_is_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn large_reads_leave_connections_to_others() {
     let app = TestApp::with(&[("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "4")]).await;
-    let mut blocker = app.database.connect().await;
-    let lock = "begin; lock table pet_tags in access exclusive mode";
-    blocker.execute(lock).await.expect("a lock");
+    let mut blocker = app.database.lock("pet_tags").await;
     let large = (0..32).map(|number| {
         let search = match number % 2 {
             0 => "findByTags?tags=a,b&match=all&limit=5",

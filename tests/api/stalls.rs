@@ -65,8 +65,6 @@ async fn request_that_takes_longer_than_idle_timeout_gets_its_response() {
     let mut lock = app.database.connect().await;
     let id = app.pet("a").await;
     let change = format!("/pet/{id}");
-    let waiting = "select count(*) from pg_locks where not granted
-         and database = (select oid from pg_database where datname = current_database())";
     let started = Instant::now();
     // Repeats: on a busy machine, the statement may wait for longer than it may, and the response is 503.
     loop {
@@ -76,7 +74,7 @@ async fn request_that_takes_longer_than_idle_timeout_gets_its_response() {
         let sent = Instant::now();
         let patch = app.patch(&change, &json!({"name": "c"}));
         let patch = tokio::spawn(patch.into_future());
-        let waits = eventually(async || app.database.number(waiting).await == 1);
+        let waits = eventually(async || app.database.waiting_for_locks().await == 1);
         drop(tokio::time::timeout(Duration::from_secs(2), waits).await);
         tokio::time::sleep_until((sent + 5 * IDLE_TIMEOUT).into()).await;
         lock.execute("commit").await.expect("committed");
@@ -93,8 +91,6 @@ async fn request_that_takes_longer_than_idle_timeout_gets_its_response() {
 async fn request_whose_client_disconnects_keeps_its_connection_until_its_end() {
     const PIDS: &str = "select coalesce(sum(pid), 0)::int8 from pg_stat_activity
          where application_name = 'pet-inventory' and datname = current_database()";
-    const WAITING: &str = "select count(*) from pg_locks where not granted
-         and database = (select oid from pg_database where datname = current_database())";
     let app = TestApp::start().await;
     let mut lock = app.database.connect().await;
     let add = |key: &str| {
@@ -108,7 +104,7 @@ async fn request_whose_client_disconnects_keeps_its_connection_until_its_end() {
         .await
         .expect("locked");
     let sent = tokio::spawn(add("b").into_future());
-    eventually(async || app.database.number(WAITING).await == 1).await;
+    eventually(async || app.database.waiting_for_locks().await == 1).await;
     sent.abort();
     let _ = sent.await;
     lock.execute("commit").await.expect("committed");

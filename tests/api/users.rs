@@ -485,8 +485,8 @@ async fn login_does_not_reveal_existing_usernames() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn login_attempts_over_the_account_or_address_limit_are_429() {
-    // A manual clock, because hashing may take long enough to refill the limits.
-    let app = TestApp::with_clock(TestDatabase::migrated().await, &[], Clock::manual()).await;
+    // Hashing may take long enough to refill the limits.
+    let app = TestApp::with_stopped_clock(&[]).await;
     account(&app, "ada").await;
     // One limit per name in any case; successful logins count, too.
     for n in 0..20 {
@@ -603,14 +603,9 @@ async fn password_change_ends_all_sessions_even_concurrent_ones() {
 /// Account changes need no privileges, so they must not evict the cached credentials of other callers.
 #[tokio::test(flavor = "multi_thread")]
 async fn delete_user_keeps_cached_credentials_of_others() {
-    // With a manual clock no cache entry expires. On a busy machine, the service may lose sight of notifications for a moment, and
+    // With a stopped clock no cache entry expires. On a busy machine, the service may lose sight of notifications for a moment, and
     // then forgets all entries: it has to remember them in one of several attempts.
-    let app = TestApp::with_clock(
-        TestDatabase::migrated().await,
-        &HIGH_LIMITS,
-        Clock::manual(),
-    )
-    .await;
+    let app = TestApp::with_stopped_clock(&HIGH_LIMITS).await;
     for attempt in 0..10 {
         if is_remembered_after_deletion_of_another(&app, attempt).await {
             return;

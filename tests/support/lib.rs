@@ -125,6 +125,12 @@ impl TestApp {
         Self::with_clock(database, settings, Clock::system()).await
     }
 
+    /// Starts the service with a clock that stands still: no limit is refilled, however slow the machine is.
+    pub async fn with_stopped_clock(settings: &[(&str, &str)]) -> Self {
+        let database = TestDatabase::migrated().await;
+        Self::with_clock(database, settings, Clock::manual()).await
+    }
+
     /// Starts the service on a database with a clock.
     pub async fn with_clock(
         database: TestDatabase,

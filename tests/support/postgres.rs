@@ -201,6 +201,14 @@ impl TestDatabase {
             .expect("a connection")
     }
 
+    /// Locks tables (in `access exclusive mode` if `tables` has no other) until the transaction or the connection ends.
+    pub async fn lock(&self, tables: &str) -> PgConnection {
+        let mut connection = self.connect().await;
+        let lock = AssertSqlSafe(format!("begin; lock table {tables}"));
+        connection.execute(lock).await.expect("a lock");
+        connection
+    }
+
     /// Runs one statement on a new connection.
     pub async fn run(&self, statement: &str) {
         run(&self.options, statement).await;

@@ -150,12 +150,7 @@ async fn caddy_passes_each_event_of_a_stream_at_once() {
 async fn caddy_cancels_the_request_of_a_client_that_has_left() {
     let deployment = Deployment::<Caddy>::start(&[]).await;
     let path = format!("/pet/{}", deployment.pet("Rex").await.id());
-    let mut lock = deployment.database.connect().await;
-    let statement = "begin; lock table pets in access exclusive mode";
-    sqlx::raw_sql(statement)
-        .execute(&mut lock)
-        .await
-        .expect("a lock");
+    let _lock = deployment.database.lock("pets").await;
     let request = deployment.request(Method::GET, &path);
     let left = request.timeout(Duration::from_millis(500)).send().await;
     assert!(left.expect_err("a lock").is_timeout());

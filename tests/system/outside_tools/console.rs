@@ -79,8 +79,7 @@ async fn is_kept_in_the_tab_only(browser: &Browser, secret: &str) {
 
 /// Starts the service, opens the console, and returns both with the key of a caller on plan Free.
 pub(super) async fn console(settings: &[(&str, &str)]) -> (TestApp, Browser, String) {
-    // The clock is stopped, so no minute passes on a slow machine.
-    let app = TestApp::with_clock(TestDatabase::migrated().await, settings, Clock::manual()).await;
+    let app = TestApp::with_stopped_clock(settings).await;
     let mut connection = app.database.connect().await;
     let key = make_key(&mut connection, "shop", Scopes::all(), None).await;
     let freed = "update callers set plan = 'free' where name = 'shop'";
