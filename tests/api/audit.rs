@@ -271,9 +271,7 @@ async fn audit_follows_new_changes_until_it_is_interrupted() {
     let output = follower.stdout.take().expect("an output");
     let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(output));
     for id in 1..=3 {
-        app.post("/pet", &json!({"id": id, "name": "Rex"}))
-            .is(201)
-            .await;
+        app.add_pet(id).await;
         let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
         let line = line
             .expect("a line in time")

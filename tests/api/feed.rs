@@ -8,12 +8,6 @@ async fn record(app: &TestApp) -> Vec<Value> {
     page.changes()
 }
 
-async fn add(app: &TestApp, id: i64) {
-    app.post("/pet", &json!({"id": id, "name": "Rex"}))
-        .is(201)
-        .await;
-}
-
 fn with_key(app: &TestApp, path: &str, key: &str) -> Call {
     app.with_key(key, Method::GET, path)
 }
@@ -21,7 +15,7 @@ fn with_key(app: &TestApp, path: &str, key: &str) -> Call {
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_has_the_changes_that_follow_as_pages_have_them() {
     let app = TestApp::start().await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     let request = app
         .get("/changes?kind=pet")
         .header("accept-encoding", "gzip");
@@ -33,7 +27,7 @@ async fn stream_has_the_changes_that_follow_as_pages_have_them() {
     assert!(!events.headers().contains_key("content-encoding"));
     // The position comes at once.
     let start: i64 = events.id().await.parse().expect("a position");
-    add(&app, 2).await;
+    app.add_pet(2).await;
     app.post("/store/order", &json!({"petId": 2})).is(201).await;
     let streamed = [events.change().await, events.change().await];
     let stored = record(&app).await;
@@ -100,8 +94,8 @@ async fn stream_has_only_visible_changes() {
     let mut orders = Events::open(with_key(&app, "/changes", &orders)).await;
     let mut one = Events::open(app.get("/changes?kind=pet&resource=2")).await;
     let mut all = Events::open(app.get("/changes")).await;
-    add(&app, 1).await;
-    add(&app, 2).await;
+    app.add_pet(1).await;
+    app.add_pet(2).await;
     app.post("/store/order", &json!({"petId": 1})).is(201).await;
     let order = app.with_key(&customer, Method::POST, "/store/order");
     let order = order
@@ -139,7 +133,7 @@ async fn stream_cut_after_each_event_goes_on_behind_it() {
     drop(events);
     let writer = async {
         for id in 1..=60 {
-            add(&app, id).await;
+            app.add_pet(id).await;
         }
     };
     let reader = async {
@@ -163,7 +157,7 @@ async fn streams_of_two_replicas_have_each_change_once_in_its_order() {
     let other = TestApp::replica_of(&app, &[]).await;
     let mut database = app.database.connect().await;
     for id in 1..=8 {
-        add(&app, id).await;
+        app.add_pet(id).await;
     }
     // Its change is published when it is committed, and delays no other one.
     let mut open = sqlx::Connection::begin(&mut database)
@@ -262,7 +256,7 @@ async fn stream_ends_when_its_credential_is_no_longer_valid() {
         .run("update callers set scopes = '{read:orders,read:changes}' where name = 'narrows'")
         .await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     assert_eq!(stays.change().await["resource"], "1");
     assert!(narrows.is_silent().await);
 }
@@ -281,7 +275,7 @@ async fn streams_are_bounded_and_hold_no_permit() {
     refused.problem(503);
     // Pages and other requests go on.
     app.get("/changes").is(200).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     drop(streams);
     eventually(async || open().send().await.expect("a response").status() == 200).await;
 }
@@ -290,7 +284,7 @@ async fn streams_are_bounded_and_hold_no_permit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_read_the_record_with_a_quarter_of_the_connections() {
     let app = TestApp::with(&[("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "8")]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     // The first stream starts the feed.
     let mut events = Events::open(app.get("/changes")).await;
     events.id().await;
@@ -389,7 +383,7 @@ async fn streams_end_at_shutdown_and_go_on_at_another_replica() {
 async fn stream_begins_behind_the_last_event_id_of_the_query() {
     let app = TestApp::start().await;
     for id in 1..=3 {
-        add(&app, id).await;
+        app.add_pet(id).await;
     }
     let changes = record(&app).await;
     let position = |index: usize| changes[index]["position"].to_string();

@@ -245,9 +245,7 @@ async fn patch_pet_merges_by_rfc_7396() {
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_pets_have_a_visible_character() {
     let app = TestApp::start().await;
-    app.post("/pet", &json!({"id": 1, "name": "Rex"}))
-        .is(201)
-        .await;
+    app.add_pet(1).await;
     for blank in [
         " ",
         "\t\n",

@@ -131,9 +131,7 @@ async fn changes_of_orders_and_images_are_recorded_with_those_of_their_pet() {
         .database
         .number("select id from callers where name = 'customer'")
         .await;
-    app.post("/pet", &json!({"id": 7, "name": "Rex"}))
-        .is(201)
-        .await;
+    app.add_pet(7).await;
     let place = || {
         let order = app.with_key(&customer.secret, Method::POST, "/store/order");
         order.json(&json!({"petId": 7}))
@@ -509,9 +507,7 @@ fn actors(changes: &[Value]) -> Vec<(Option<&str>, bool)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn actors_of_accounts_are_hidden_from_other_callers() {
     let app = TestApp::start().await;
-    app.post("/pet", &json!({"id": 1, "name": "Rex"}))
-        .is(201)
-        .await;
+    app.add_pet(1).await;
     let name = format!("user:{}", app.sign_up("ada").await);
     // An order changes the pet in the name of its account, which may read changes, too.
     let grant =
@@ -567,9 +563,7 @@ async fn actors_of_accounts_are_hidden_from_other_callers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn order_that_is_not_changed_is_not_recorded() {
     let app = TestApp::start().await;
-    app.post("/pet", &json!({"id": 1, "name": "Rex"}))
-        .is(201)
-        .await;
+    app.add_pet(1).await;
     let order = json!({"petId": 1, "shipDate": "2026-01-31T12:00:00Z"});
     let id = app.post("/store/order", &order).is(201).await.id();
     let before = read(&app, &app.key, "").await;
@@ -614,12 +608,8 @@ async fn versions_of_a_pet_that_is_created_again_ascend() {
 async fn changes_are_visible_to_callers_that_may_read_their_resources() {
     let app = TestApp::start().await;
     let customer = app.make_key("customer", Scopes::all()).await.secret;
-    app.post("/pet", &json!({"id": 1, "name": "Rex"}))
-        .is(201)
-        .await;
-    app.post("/pet", &json!({"id": 2, "name": "Max"}))
-        .is(201)
-        .await;
+    app.add_pet(1).await;
+    app.add_pet(2).await;
     app.post("/store/order", &json!({"petId": 1})).is(201).await;
     let own = app.with_key(&customer, Method::POST, "/store/order");
     let own = own.json(&json!({"petId": 2})).is(201).await.id();

@@ -30,11 +30,6 @@ async fn create(app: &TestApp, url: &str, kinds: &[&str]) -> (String, String) {
     (format!("/admin/webhooks/{}", created["id"]), secret)
 }
 
-async fn add(app: &TestApp, id: i64) {
-    let pet = json!({"id": id, "name": "Rex"});
-    app.post("/pet", &pet).is(201).await;
-}
-
 async fn deliveries(app: &TestApp, webhook: &str) -> Vec<Value> {
     let deliveries = app.get(&format!("{webhook}/deliveries")).is(200).await;
     deliveries.json().as_array().expect("a list").clone()
@@ -51,10 +46,10 @@ async fn hurry(app: &TestApp) {
 async fn changes_are_delivered_with_a_signature_and_in_order() {
     let app = start().await;
     let receiver = Receiver::start().await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     let (_, secret) = create(&app, &receiver.url(), &["pet"]).await;
     let (everything, _) = create(&app, &Receiver::start().await.url(), &[]).await;
-    add(&app, 2).await;
+    app.add_pet(2).await;
     app.patch("/pet/2", &json!({"name": "Max"})).is(200).await;
     // It changes the pet.
     app.post("/store/order", &json!({"petId": 1})).is(201).await;
@@ -102,9 +97,9 @@ async fn only_the_changes_of_a_resource_wait_for_one_that_fails() {
     })
     .await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     app.patch("/pet/1", &json!({"name": "Max"})).is(200).await;
-    add(&app, 2).await;
+    app.add_pet(2).await;
     eventually(async || receiver.accepted().contains(&"pet.created 2".to_owned())).await;
     eventually(async || deliveries(&app, &webhook).await.len() == 2).await;
     let waiting = deliveries(&app, &webhook).await;
@@ -133,7 +128,7 @@ async fn deliveries_that_fail_for_a_day_are_parked_and_can_be_sent_again() {
     })
     .await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     app.patch("/pet/1", &json!({"name": "Max"})).is(200).await;
     eventually(async || deliveries(&app, &webhook).await.len() == 2).await;
     app.database
@@ -175,7 +170,7 @@ async fn changes_that_have_waited_for_a_day_are_parked_one_after_the_other() {
     let app = start().await;
     let receiver = Receiver::with(|_, _| 400).await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     for name in ["Max", "Bo"] {
         app.patch("/pet/1", &json!({"name": name})).is(200).await;
     }
@@ -205,7 +200,7 @@ async fn receiver_that_is_down_gets_everything_later() {
     };
     enable(false).await;
     for id in 1..=150 {
-        add(&app, id).await;
+        app.add_pet(id).await;
     }
     enable(true).await;
     eventually(async || healthy.messages().len() == 150).await;
@@ -261,7 +256,7 @@ async fn disabled_webhooks_go_on_where_they_were() {
     let app = start().await;
     let receiver = Receiver::start().await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     eventually(async || receiver.messages().len() == 1).await;
     app.patch(&webhook, &json!({"enabled": false}))
         .is(200)
@@ -269,7 +264,7 @@ async fn disabled_webhooks_go_on_where_they_were() {
     app.request(Method::POST, &format!("{webhook}/test"))
         .is(409)
         .await;
-    add(&app, 2).await;
+    app.add_pet(2).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(receiver.messages().len(), 1);
     let state = app.get(&webhook).is(200).await.json();
@@ -280,7 +275,7 @@ async fn disabled_webhooks_go_on_where_they_were() {
     app.patch(&webhook, &patch).is(200).await;
     eventually(async || other.accepted() == ["pet.created 2"]).await;
     app.delete(&webhook).is(200).await;
-    add(&app, 3).await;
+    app.add_pet(3).await;
     app.get(&webhook).is(404).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(other.messages().len(), 1);
@@ -291,7 +286,7 @@ async fn deliveries_have_another_day_once_their_webhook_is_enabled_again() {
     let app = start().await;
     let receiver = Receiver::with(|_, _| 503).await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     let attempts = async || {
         deliveries(&app, &webhook)
             .await
@@ -381,7 +376,7 @@ async fn last_attempts_are_kept_with_the_beginning_of_their_responses() {
     let receiver = Receiver::with_responses(|_, _| 200, text).await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
     for id in 1..=25 {
-        add(&app, id).await;
+        app.add_pet(id).await;
     }
     let attempts = async || app.get(&format!("{webhook}/attempts")).is(200).await.json();
     eventually(async || receiver.messages().len() == 25).await;
@@ -427,7 +422,7 @@ async fn receivers_put_deliveries_of_a_resource_off() {
     let receiver = Receiver::with_responses(by_pet, refuse).await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
     for id in 1..=5 {
-        add(&app, id).await;
+        app.add_pet(id).await;
     }
     eventually(async || receiver.accepted() == ["pet.created 5"]).await;
     eventually(async || deliveries(&app, &webhook).await.len() == 4).await;
@@ -448,7 +443,7 @@ async fn receivers_that_are_gone_disable_their_webhooks() {
     let app = start().await;
     let receiver = Receiver::with(|_, _| 410).await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     eventually(async || app.get(&webhook).is(200).await.json()["enabled"] == false).await;
     let change = &app.get("/changes?kind=webhook").is(200).await.changes()[1];
     assert_eq!(
@@ -485,7 +480,7 @@ async fn rotated_secrets_are_both_valid_until_the_overlap_ends() {
             .to_owned()
     };
     let verified_by = async |id: i64, secrets: &[&String]| {
-        add(&app, id).await;
+        app.add_pet(id).await;
         let what = format!("pet.created {id}");
         let message = || receiver.messages().into_iter().find(|it| it.what() == what);
         eventually(async || message().is_some()).await;
@@ -532,7 +527,7 @@ async fn second_rotation_ends_the_oldest_secret_within_a_second() {
     let delayed = |status| ResponseTemplate::new(status).set_delay(Duration::from_millis(200));
     let receiver = Receiver::with_responses(|_, _| 204, delayed).await;
     let (webhook, oldest) = create(&app, &receiver.url(), &["pet"]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     for number in 0..30 {
         let pet = json!({"name": format!("Rex {number}")});
         app.patch("/pet/1", &pet).is(200).await;
@@ -572,7 +567,7 @@ async fn requests_in_progress_are_bounded_for_each_webhook() {
         let receiver = Receiver::with_responses(|_, _| 204, delayed).await;
         create(&app, &receiver.url(), &["pet"]).await;
         for id in 1..=20 {
-            add(&app, id).await;
+            app.add_pet(id).await;
         }
         eventually(async || receiver.messages().len() >= 2 + 2 * max).await;
         let arrivals: Vec<_> = receiver
@@ -773,7 +768,7 @@ async fn responses_that_are_late_or_redirect_are_failures() {
     for receiver in [&redirecting, &late, &large] {
         webhooks.push(create(&app, &receiver.url(), &["pet"]).await.0);
     }
-    add(&app, 1).await;
+    app.add_pet(1).await;
     for (webhook, reason) in [
         (
             &webhooks[0],
@@ -827,7 +822,7 @@ async fn private_addresses_are_refused_unless_allowed() {
     let (by_address, _) = create(&app, "https://example.com/", &["pet"]).await;
     let url = format!("update webhooks set url = 'https://127.0.0.1:{port}/' where id = 2");
     app.database.run(&url).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     for (webhook, reason) in [
         (by_name, "has an address that is not public"),
         (by_address, "must not have a private address"),
@@ -1074,7 +1069,7 @@ async fn changes_behind_one_that_fails_make_no_turns() {
     let app = start().await;
     let receiver = Receiver::with(|_, _| 500).await;
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     app.patch("/pet/1", &json!({"name": "Max"})).is(200).await;
     eventually(async || deliveries(&app, &webhook).await.len() == 2).await;
     // The next attempt is far away.
@@ -1098,7 +1093,7 @@ async fn webhook_of_a_rare_kind_gets_on_behind_many_other_changes() {
     let many = "insert into new_changes (kind, resource, action)
                 select 'pet', i::text, 'changed' from generate_series(1, 25000) i";
     app.database.run(many).await;
-    add(&app, 1).await;
+    app.add_pet(1).await;
     let order = app
         .post("/store/order", &json!({"petId": 1}))
         .is(201)

@@ -257,11 +257,16 @@ impl TestApp {
         self.post("/pet", &pet).is(201).await.id()
     }
 
+    /// Adds a pet named Rex with an id.
+    pub async fn add_pet(&self, id: i64) {
+        let pet = json!({"id": id, "name": "Rex"});
+        self.post("/pet", &pet).is(201).await;
+    }
+
     /// Adds pets with the ids from 1 to `count`.
     pub async fn add_pets(&self, count: i64) {
         for id in 1..=count {
-            let pet = json!({"id": id, "name": "Rex"});
-            self.post("/pet", &pet).is(201).await;
+            self.add_pet(id).await;
         }
     }
 

@@ -33,9 +33,7 @@ async fn reads_everything(library: &str) {
     });
     // Some of them before the library has connected again.
     for id in 1..=CHANGES {
-        app.post("/pet", &json!({"id": id, "name": "Rex"}))
-            .is(201)
-            .await;
+        app.add_pet(id).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let output = tokio::time::timeout(PATIENCE, reader.wait_with_output());
