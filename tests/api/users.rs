@@ -13,11 +13,6 @@ fn sign_up(app: &TestApp, body: &Value) -> Call {
     app.anonymous(Method::POST, "/user").json(body)
 }
 
-async fn account(app: &TestApp, name: &str) -> Response {
-    let body = json!({"username": name, "password": PASSWORD});
-    sign_up(app, &body).is(201).await
-}
-
 fn log_in(app: &TestApp, name: &str, password: &str) -> Call {
     let pair = [("username", name), ("password", password)];
     app.anonymous(Method::POST, "/user/login").form(&pair)
@@ -68,7 +63,7 @@ async fn create_user_sets_neither_id_nor_status_plan_or_scopes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn login_accepts_form_query_and_json() {
     let app = TestApp::start().await;
-    account(&app, "Ada").await;
+    app.sign_up("Ada").await;
     let opened = log_in(&app, "ADA", PASSWORD).is(200).await;
     assert_eq!(opened.header("cache-control"), "no-store");
     assert_eq!(opened.header("x-rate-limit"), "1000");
@@ -94,7 +89,7 @@ async fn login_accepts_form_query_and_json() {
 #[tokio::test(flavor = "multi_thread")]
 async fn session_token_is_accepted_in_both_credential_headers() {
     let app = TestApp::start().await;
-    account(&app, "Ada").await;
+    app.sign_up("Ada").await;
     let ada = session(&app, "Ada").await;
     let pet = app.pet("Rex").await;
     let path = format!("/pet/{pet}");
@@ -133,7 +128,7 @@ async fn update_user_replaces_all_fields_but_omitted_username_and_password() {
 #[tokio::test(flavor = "multi_thread")]
 async fn delete_user_ends_its_sessions_and_keeps_its_orders() {
     let app = TestApp::start().await;
-    account(&app, "Countess").await;
+    app.sign_up("Countess").await;
     let ada = session(&app, "Countess").await;
     let pet = app.pet("Rex").await;
     let order = with_token(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
@@ -150,7 +145,7 @@ async fn delete_user_ends_its_sessions_and_keeps_its_orders() {
     assert_eq!(app.database.number(left).await, 0);
     // Orders of a deleted account stay visible to admins, but not to a new account of that name.
     app.get(&order).is(200).await;
-    account(&app, "Countess").await;
+    app.sign_up("Countess").await;
     let next = session(&app, "Countess").await;
     let hidden = with_token(&app, &next, Method::GET, &order);
     hidden.await.problem(404);
@@ -159,8 +154,8 @@ async fn delete_user_ends_its_sessions_and_keeps_its_orders() {
 #[tokio::test(flavor = "multi_thread")]
 async fn user_is_404_for_other_callers_except_admins() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    let id = account(&app, "ada").await.id();
-    account(&app, "bob").await;
+    let id = app.sign_up("ada").await;
+    app.sign_up("bob").await;
     let (ada, bob) = (session(&app, "ada").await, session(&app, "bob").await);
     let other_caller = app
         .make_key("stranger", Scopes::of_new_callers())
@@ -222,7 +217,7 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
         ("straße", "STRASSE"),
         ("οδος", "ΟΔΟΣ"),
     ] {
-        account(&app, one).await;
+        app.sign_up(one).await;
         sign_up(&app, &json!({"username": other}))
             .await
             .problem(409);
@@ -235,7 +230,7 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
     rename("Élan").await.problem(409);
     assert_eq!(rename("BOB").await.is(200).json()["username"], "BOB");
     let username = "O'Neil/Äda?100%";
-    let created = account(&app, username).await;
+    let created = sign_up(&app, &account(username)).is(201).await;
     let location = created.header("location").to_owned();
     let fetched = app
         .bare(Method::GET, &location)
@@ -264,9 +259,9 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
 #[tokio::test(flavor = "multi_thread")]
 async fn names_that_look_like_another_one_are_refused() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    account(&app, "José").await;
-    account(&app, "admin").await;
-    account(&app, "bob").await;
+    app.sign_up("José").await;
+    app.sign_up("admin").await;
+    app.sign_up("bob").await;
     let bob = session(&app, "bob").await;
     let set = async |name: &str| {
         let list = json!([{"username": "other"}, { "username": name }]);
@@ -320,7 +315,7 @@ async fn names_that_look_like_another_one_are_refused() {
     }
     assert_eq!(app.database.number("select count(*) from users").await, 3);
     // A name is stored and returned in NFC. It is found in any form.
-    let created = account(&app, "Zoe\u{301}").await;
+    let created = sign_up(&app, &account("Zoe\u{301}")).is(201).await;
     assert_eq!(created.json()["username"], "Zoé");
     for form in ["zoé", "ZOÉ", "zoe\u{301}", "ｚｏé"] {
         let zoe = session(&app, form).await;
@@ -332,7 +327,7 @@ async fn names_that_look_like_another_one_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_earlier_releases_keep_working() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    account(&app, "José").await;
+    app.sign_up("José").await;
     let hash = weak_hash();
     for (number, old) in [
         "Jose\u{301}",
@@ -468,7 +463,7 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
 #[tokio::test(flavor = "multi_thread")]
 async fn login_does_not_reveal_existing_usernames() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    account(&app, "ada").await;
+    app.sign_up("ada").await;
     sign_up(&app, &json!({"username": "without"})).is(201).await;
     let mut responses = BTreeSet::new();
     for name in ["ada", "nobody", "without"] {
@@ -487,7 +482,7 @@ async fn login_does_not_reveal_existing_usernames() {
 async fn login_attempts_over_the_account_or_address_limit_are_429() {
     // Hashing may take long enough to refill the limits.
     let app = TestApp::with_stopped_clock(&[]).await;
-    account(&app, "ada").await;
+    app.sign_up("ada").await;
     // One limit per name in any case; successful logins count, too.
     for n in 0..20 {
         let (name, password, status) =
@@ -521,7 +516,7 @@ async fn login_attempts_over_the_account_or_address_limit_are_429() {
 #[tokio::test(flavor = "multi_thread")]
 async fn session_ends_by_logout_expiry_and_revocation() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    account(&app, "ada").await;
+    app.sign_up("ada").await;
     let (first, second, third) = (
         session(&app, "ada").await,
         session(&app, "ada").await,
@@ -576,7 +571,7 @@ async fn session_ends_by_logout_expiry_and_revocation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn password_change_ends_all_sessions_even_concurrent_ones() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    account(&app, "ada").await;
+    app.sign_up("ada").await;
     let mut password = PASSWORD.to_owned();
     for round in 0..5 {
         let one = token(&log_in(&app, "ada", &password).is(200).await);
@@ -619,8 +614,8 @@ async fn is_remembered_after_deletion_of_another(app: &TestApp, attempt: usize) 
         format!("update credentials set revoked_at = now() where hash = sha256('{secret}')")
     };
     let (ada, bob) = (format!("ada{attempt}"), format!("bob{attempt}"));
-    account(app, &ada).await;
-    account(app, &bob).await;
+    app.sign_up(&ada).await;
+    app.sign_up(&bob).await;
     let path = format!("/user/{bob}");
     let (probe, ada) = (session(app, &bob).await, session(app, &ada).await);
     assert_eq!(status(app, &probe).await, 200);
@@ -655,7 +650,7 @@ async fn is_remembered_after_deletion_of_another(app: &TestApp, attempt: usize) 
 #[tokio::test(flavor = "multi_thread")]
 async fn login_renews_an_old_password_hash() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    account(&app, "ada").await;
+    app.sign_up("ada").await;
     // Parameters m=64, t=1, as an earlier release might have used.
     let old = weak_hash();
     app.database
@@ -733,7 +728,7 @@ async fn password_is_the_same_in_every_form_of_its_characters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn password_that_was_not_prepared_logs_in_and_is_renewed() {
     let app = TestApp::with(&HIGH_LIMITS).await;
-    account(&app, "ada").await;
+    app.sign_up("ada").await;
     let set = async |password: &str| {
         let hash = hash(password, 19_456);
         app.database

@@ -16,13 +16,7 @@ const CLIENTS: usize = 12;
 async fn limited(limit: i64) -> (Stage, String) {
     let limit = limit.to_string();
     let stage = Stage::start(&[("PLANS__PRO__PER_MINUTE", &limit)]).await;
-    let key = make_key(
-        &mut stage.cluster.connect().await,
-        "limited",
-        Scopes::all(),
-        None,
-    )
-    .await;
+    let key = stage.cluster.make_key("limited").await;
     let set = "update callers set plan = 'pro' where name = 'limited'";
     stage.cluster.run(set).await;
     (stage, key.secret)

@@ -242,16 +242,9 @@ async fn row_37_lists_of_large_pets_do_not_delay_others() {
         select 100000 + n, 'sold', 'large' || n, array_fill('/' || repeat('y', 2000), array[8]), '[{"name": "large"}]'
         from generate_series(1, 1500) n"#;
     stage.cluster.run(pets).await;
-    let mut database = stage.cluster.connect().await;
     let mut readers = Vec::new();
     for number in 0..16 {
-        let key = make_key(
-            &mut database,
-            &format!("reader{number}"),
-            Scopes::all(),
-            None,
-        )
-        .await;
+        let key = stage.cluster.make_key(&format!("reader{number}")).await;
         readers.push(stage.target.of_client([127, 0, 1, 1 + number], &key.secret));
     }
     let victim = stage.target.of_client([127, 0, 0, 3], &stage.target.key);

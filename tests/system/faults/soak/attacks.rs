@@ -54,8 +54,7 @@ async fn upload(target: &Target, images: Vec<Vec<u8>>) -> Vec<String> {
 impl Means {
     /// Adds a customer with large pets and hostile images, and a user. `target` has the customer's key.
     pub async fn prepare(stage: &Stage, target: &Target) -> Self {
-        let mut database = stage.cluster.connect().await;
-        let revoked = make_key(&mut database, "attacker", Scopes::all(), None).await;
+        let revoked = stage.cluster.make_key("attacker").await;
         let revoke = format!(
             "update credentials set revoked_at = now() where id = {}",
             revoked.id

@@ -48,8 +48,7 @@ impl Honest {
     pub async fn prepare(stage: &Stage) -> Arc<Self> {
         let caller = async |plan: &str, last: u8| {
             let name = format!("{plan}-{last}");
-            let mut database = stage.cluster.connect().await;
-            let key = make_key(&mut database, &name, Scopes::all(), None).await;
+            let key = stage.cluster.make_key(&name).await;
             let set = format!("update callers set plan = '{plan}' where name = '{name}'");
             stage.cluster.run(&set).await;
             stage.target.of_client([127, 0, 1, last], &key.secret)

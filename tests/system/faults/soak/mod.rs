@@ -66,8 +66,7 @@ async fn start() -> (Stage, Arc<Honest>, Arc<Vec<Attack>>) {
     ];
     let stage = Stage::start(&settings).await;
     let honest = Honest::prepare(&stage).await;
-    let mut database = stage.cluster.connect().await;
-    let key = make_key(&mut database, "hostile", Scopes::all(), None).await;
+    let key = stage.cluster.make_key("hostile").await;
     let customer = stage.target.of_client([127, 0, 2, 1], &key.secret);
     let attacks = Means::prepare(&stage, &customer).await.attacks(OWNER);
     (stage, honest, Arc::new(attacks))

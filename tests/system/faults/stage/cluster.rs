@@ -188,6 +188,11 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("{error}: {}", self.log()))
     }
 
+    /// Creates a key of a caller, with all scopes.
+    pub async fn make_key(&self, caller: &str) -> TestKey {
+        make_key(&mut self.connect().await, caller, Scopes::all(), None).await
+    }
+
     pub async fn run(&self, statements: &str) {
         let mut connection = self.connect().await;
         let ran = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))

@@ -99,7 +99,7 @@ impl Stage {
         settings.push(("PET_INVENTORY__SERVER__LISTEN".into(), address.to_string()));
         settings.push(("DATABASE_URL".into(), url.to_owned()));
         let service = serve(&home, &settings).await;
-        let key = make_key(&mut cluster.connect().await, "tester", Scopes::all(), None).await;
+        let key = cluster.make_key("tester").await;
         Self {
             service,
             cluster,
