@@ -152,7 +152,7 @@ async fn row_35_clients_that_disconnect_do_not_affect_others() {
             by_status(&responses)
         ));
         let refused = responses.iter().filter(|it| !it.is_success());
-        row.none("failed", refused.map(|it| format!("{it:?}")));
+        row.none("failed", refused);
         let mut times: Vec<_> = responses.drain(..).map(|it| it.latency).collect();
         row.served_within(" of others", &mut times);
         // The first of them may find fewer connections in the pool than it admits. Two are those of these questions.
@@ -272,7 +272,7 @@ async fn row_37_lists_of_large_pets_do_not_delay_others() {
         let (median, served, (all, done)) = beside(number, callers, path).await;
         row.note(format!("{name}: {done} of {all} answered"));
         let failed = served.iter().filter(|it| !it.is_success());
-        row.none("failed", failed.map(|it| format!("{it:?}")));
+        row.none("failed", failed);
         // Wider in the short form, which measures for a second.
         let bound = (3 * alone).max(floor * 3 / 2) * short_or_full(2, 1);
         row.within("median of others", median, bound);

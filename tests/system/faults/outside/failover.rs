@@ -95,10 +95,7 @@ async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_on
     let unexpected = responses
         .iter()
         .filter(|response| !response.is_success() && !response.is_retryable());
-    row.none(
-        "responses other than 2xx and 503",
-        unexpected.map(|response| format!("{response:?}")),
-    );
+    row.none("responses other than 2xx and 503", unexpected);
     let read = reads
         .iter()
         .filter(|response| response.is_success())

@@ -262,10 +262,10 @@ async fn run_fault(
         row.note(format!("{} failed", failed.len()));
         failed.retain(|response| !response.is_retryable());
         let what = "failures other than 503 with Retry-After";
-        row.none(what, failed.iter().map(|it| format!("{it:?}")));
+        row.none(what, &failed);
     } else {
         row.note(format!("{:.2} s without a write", gaps[0].as_secs_f64()));
-        row.none("failed", failed.iter().map(|it| format!("{it:?}")));
+        row.none("failed", &failed);
     }
     let mut latencies: Vec<_> = writes.iter().chain(&reads).map(|it| it.latency).collect();
     row.longest_within(
@@ -374,7 +374,7 @@ fn check_limits(row: &mut Row, responses: &[TimedResponse], faults: usize) {
         !response.is_success() && response.status != Some(429) && !response.is_retryable()
     });
     let what = "responses other than 200, 429 and 503";
-    row.none(what, unexpected.map(|it| format!("{it:?}")));
+    row.none(what, unexpected);
 }
 
 /// Checks what `pet-inventory check` says.

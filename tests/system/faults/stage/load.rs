@@ -2,7 +2,7 @@
 //!
 //! To add an operation, add a function to [`OPERATIONS`], and a query to [`found`] if it writes to another resource.
 
-use std::sync::atomic::Ordering;
+use std::{fmt, sync::atomic::Ordering};
 
 use futures_util::future::BoxFuture;
 use test_support::*;
@@ -33,6 +33,12 @@ pub struct TimedResponse {
     pub replayed: bool,
     etag: Option<i64>,
     body: Value,
+}
+
+impl fmt::Display for TimedResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
 }
 
 impl TimedResponse {
