@@ -35,6 +35,11 @@ async fn deliveries(app: &TestApp, webhook: &str) -> Vec<Value> {
     deliveries.json().as_array().expect("a list").clone()
 }
 
+async fn enable(app: &TestApp, webhook: &str, enabled: bool) {
+    let patch = json!({ "enabled": enabled });
+    app.patch(webhook, &patch).is(200).await;
+}
+
 /// Lets the deliveries that wait be tried at once.
 async fn hurry(app: &TestApp) {
     app.database
@@ -194,15 +199,11 @@ async fn receiver_that_is_down_gets_everything_later() {
     let healthy = Receiver::start().await;
     create(&app, &healthy.url(), &["pet"]).await;
     // So that its first turn has all of them.
-    let enable = async |enabled: bool| {
-        let patch = json!({"enabled": enabled});
-        app.patch(&webhook, &patch).is(200).await;
-    };
-    enable(false).await;
+    enable(&app, &webhook, false).await;
     for id in 1..=150 {
         app.add_pet(id).await;
     }
-    enable(true).await;
+    enable(&app, &webhook, true).await;
     eventually(async || healthy.messages().len() == 150).await;
     let failed = "select count(*) from webhook_retries";
     eventually(async || app.database.number(failed).await == 100).await;
@@ -258,9 +259,7 @@ async fn disabled_webhooks_go_on_where_they_were() {
     let (webhook, _) = create(&app, &receiver.url(), &["pet"]).await;
     app.add_pet(1).await;
     eventually(async || receiver.messages().len() == 1).await;
-    app.patch(&webhook, &json!({"enabled": false}))
-        .is(200)
-        .await;
+    enable(&app, &webhook, false).await;
     app.request(Method::POST, &format!("{webhook}/test"))
         .is(409)
         .await;
@@ -294,16 +293,12 @@ async fn deliveries_have_another_day_once_their_webhook_is_enabled_again() {
             .map(|it| it["attempts"].as_i64())
     };
     eventually(async || attempts().await.flatten() >= Some(1)).await;
-    let enable = async |enabled: bool| {
-        let patch = json!({"enabled": enabled});
-        app.patch(&webhook, &patch).is(200).await;
-    };
-    enable(false).await;
+    enable(&app, &webhook, false).await;
     let weeks_ago =
         "update webhook_retries set created_at = now() - interval '20 days', next_at = now()";
     app.database.run(weeks_ago).await;
     let before = receiver.messages().len();
-    enable(true).await;
+    enable(&app, &webhook, true).await;
     eventually(async || receiver.messages().len() >= before + 2).await;
     let waiting = deliveries(&app, &webhook).await.remove(0);
     assert_eq!(waiting["parkedAt"], Value::Null);
@@ -647,9 +642,7 @@ async fn deliveries_that_are_requested_again_stay_so_when_a_turn_ends() {
     ];
     let app = start().await;
     let (webhook, _) = create(&app, "https://example.com/", &["pet"]).await;
-    app.patch(&webhook, &json!({"enabled": false}))
-        .is(200)
-        .await;
+    enable(&app, &webhook, false).await;
     let recorded = "select count(*) from changes where kind = 'webhook'";
     eventually(async || app.database.number(recorded).await > 0).await;
     let id = "1".parse().expect("an identifier");
@@ -721,9 +714,7 @@ async fn all_parked_deliveries_are_sent_again() {
     let retry = format!("{webhook}/deliveries/retry");
     let none = app.request(Method::POST, &retry).is(202).await;
     assert_eq!(none.json(), json!({"deliveries": 0}));
-    app.patch(&webhook, &json!({"enabled": false}))
-        .is(200)
-        .await;
+    enable(&app, &webhook, false).await;
     // More than a part, of many resources; the change of one is no longer recorded.
     app.database
         .run(
@@ -735,7 +726,7 @@ async fn all_parked_deliveries_are_sent_again() {
              select 1, n, 'pet', n::text, 9, now(), now() from numbers",
         )
         .await;
-    app.patch(&webhook, &json!({"enabled": true})).is(200).await;
+    enable(&app, &webhook, true).await;
     let sent = app
         .request(Method::POST, &retry)
         .header("idempotency-key", "all");
@@ -1087,9 +1078,7 @@ async fn webhook_of_a_rare_kind_gets_on_behind_many_other_changes() {
     let app = start().await;
     let receiver = Receiver::start().await;
     let (webhook, _) = create(&app, &receiver.url(), &["order"]).await;
-    app.patch(&webhook, &json!({"enabled": false}))
-        .is(200)
-        .await;
+    enable(&app, &webhook, false).await;
     let many = "insert into new_changes (kind, resource, action)
                 select 'pet', i::text, 'changed' from generate_series(1, 25000) i";
     app.database.run(many).await;
@@ -1099,7 +1088,7 @@ async fn webhook_of_a_rare_kind_gets_on_behind_many_other_changes() {
         .is(201)
         .await
         .id();
-    app.patch(&webhook, &json!({"enabled": true})).is(200).await;
+    enable(&app, &webhook, true).await;
     eventually(async || !receiver.messages().is_empty()).await;
     assert_eq!(receiver.accepted(), [format!("order.created {order}")]);
     let lag = async || app.get(&webhook).is(200).await.json()["lagSeconds"] == 0.0;
