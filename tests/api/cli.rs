@@ -1,39 +1,33 @@
 //! Tests of the commands: output, effects, exit codes and error messages.
 
-use std::net::TcpListener;
+use std::{net::TcpListener, ops::Deref};
 
 use pet_inventory::domain::change::Kind;
 use test_support::*;
 
 /// Runs commands on an external database.
 pub(super) struct Commands {
-    pub(super) home: Home,
+    home: Home,
     pub(super) database: TestDatabase,
 }
 
 impl Commands {
     pub(super) fn on(database: TestDatabase) -> Self {
-        Self {
-            home: Home::new(),
-            database,
-        }
-    }
-
-    pub(super) async fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = self.home.command(arguments);
-        command.env("DATABASE_URL", self.database.url());
-        Output::of(command).await
+        let home = Home::on(database.url());
+        Self { home, database }
     }
 
     pub(super) async fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(arguments).await.is(0);
         one_json_line(&output)
     }
+}
 
-    pub(super) async fn serve(&self) -> Service {
-        let mut command = self.home.command(["serve"]);
-        command.env("DATABASE_URL", self.database.url());
-        Service::start(&self.home, command).await
+impl Deref for Commands {
+    type Target = Home;
+
+    fn deref(&self) -> &Home {
+        &self.home
     }
 }
 
@@ -115,10 +109,8 @@ async fn keys_create_list_and_revoke_apply_to_a_running_service() {
         .run(&["keys", "revoke", &id.to_string()])
         .await
         .is(1);
-    assert!(
-        again.stderr.contains(&id.to_string()) && again.stdout.is_empty(),
-        "{again:?}"
-    );
+    again.stderr_has(&id.to_string());
+    assert_eq!(again.stdout, "");
     let listed = commands.json(&["keys", "list", "--json"]).await;
     assert!(listed[0]["revokedAt"].is_string(), "{listed}");
     service.stop().await;
@@ -129,8 +121,7 @@ async fn keys_create_sets_scopes_expiry_and_caller() {
     let commands = Commands::on(TestDatabase::migrated().await);
     let service = commands.serve().await;
     let create = ["keys", "create", "--json", "--caller", "reader"];
-    let refused = commands.run(&create).await.is(1);
-    assert!(refused.stderr.contains("--plan"), "{refused:?}");
+    commands.refuses(&create, "--plan").await;
 
     let narrow = [
         &create[..],
@@ -164,10 +155,8 @@ async fn keys_create_sets_scopes_expiry_and_caller() {
         (["--scope", "admin"], "read:pets"),
     ] {
         let refused = commands.run(&[&create[..], &more].concat()).await.is(1);
-        assert!(
-            refused.stderr.contains(word) && refused.stdout.is_empty(),
-            "{refused:?}"
-        );
+        refused.stderr_has(word);
+        assert_eq!(refused.stdout, "");
     }
     for bad in [
         ["--scope", "write:cats"],
@@ -216,11 +205,9 @@ async fn callers_set_plan_is_shown_by_callers_list() {
         text.contains("acme") && text.contains("pro") && text.contains("600"),
         "{text}"
     );
-    let unknown = commands
-        .run(&["callers", "set-plan", "nobody", "pro"])
-        .await
-        .is(1);
-    assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
+    commands
+        .refuses(&["callers", "set-plan", "nobody", "pro"], "nobody")
+        .await;
     commands
         .run(&["callers", "set-plan", "acme", "gold"])
         .await
@@ -288,15 +275,12 @@ async fn commands_use_embedded_postgres_with_and_without_a_service() {
     let callers = one_json_line(&home.run(&["callers", "list", "--json"]).await.is(0));
     assert_eq!(callers.as_array().map(Vec::len), Some(4), "{callers}");
 
-    let mut healthcheck = home.command(["healthcheck"]);
-    healthcheck.env("PET_INVENTORY__SERVER__LISTEN", service.address.to_string());
-    assert_eq!(Output::of(healthcheck).await.is(0).stdout, "ok\n");
     let address = service.address.to_string();
+    let listen = [("PET_INVENTORY__SERVER__LISTEN", address.as_str())];
+    let healthcheck = async || home.run_with(&["healthcheck"], &listen).await;
+    assert_eq!(healthcheck().await.is(0).stdout, "ok\n");
     service.stop().await;
-    let mut healthcheck = home.command(["healthcheck"]);
-    healthcheck.env("PET_INVENTORY__SERVER__LISTEN", &address);
-    let dead = Output::of(healthcheck).await.is(1);
-    assert!(dead.stderr.contains(&address), "{dead:?}");
+    healthcheck().await.is(1).stderr_has(&address);
     home.wait_until_unused().await;
 }
 
@@ -429,25 +413,18 @@ async fn invalid_configuration_fails_startup_and_names_its_key() {
         ("PET_INVENTORY__TELEMETRY__LOG", "=;=", "telemetry.log"),
         ("DATABASE_URL", "not a url", "DATABASE_URL"),
     ] {
-        let mut command = home.command(["serve"]);
-        command.env(name, value);
-        let output = Output::of(command).await.is(1);
-        assert!(
-            output.stderr.contains(key) && output.stdout.is_empty(),
-            "{output:?}"
-        );
+        let output = home.run_with(&["serve"], &[(name, value)]).await.is(1);
+        output.stderr_has(key);
+        assert_eq!(output.stdout, "");
     }
-    let file = home.path().join("pets.toml");
-    fs::write(&file, "[server]\nlisten = 5\n").expect("a file");
+    home.write("pets.toml", "[server]\nlisten = 5\n");
     let mut command = home.command(["--config", "pets.toml", "serve"]);
     command.env_remove("PET_INVENTORY__SERVER__LISTEN");
     let output = Output::of(command).await.is(1);
-    assert!(
-        output.stderr.contains("server.listen") && output.stderr.contains("pets.toml"),
-        "{output:?}"
-    );
-    let output = home.run(&["--config", "missing.toml"]).await.is(1);
-    assert!(output.stderr.contains("missing.toml"), "{output:?}");
+    output.stderr_has("server.listen");
+    output.stderr_has("pets.toml");
+    let missing = ["--config", "missing.toml"];
+    home.refuses(&missing, "missing.toml").await;
     assert!(!home.path().join("data").exists(), "nothing was started");
 }
 
@@ -460,14 +437,11 @@ async fn port_in_use_fails_startup_and_names_its_key() {
         ("PET_INVENTORY__SERVER__LISTEN", "server.listen"),
         ("PET_INVENTORY__OPERATIONS__LISTEN", "operations.listen"),
     ] {
-        let mut command = commands.home.command(["serve"]);
-        command
-            .env("DATABASE_URL", commands.database.url())
-            .env(name, &address);
-        let output = Output::of(command).await.is(1);
+        let output = commands.run_with(&["serve"], &[(name, &address)]).await;
         for words in [key, &address, name] {
-            assert!(output.stderr.contains(words), "no {words} in {output:?}");
+            output.stderr_has(words);
         }
+        output.is(1);
     }
 }
 
@@ -493,8 +467,7 @@ async fn default_port_in_use_is_replaced_by_a_free_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn command_with_closed_stdout_exits_with_141_without_a_message() {
     let commands = Commands::on(TestDatabase::migrated().await);
-    let pets = commands.home.path().join("pets.ndjson");
-    fs::write(pets, "{\"name\":\"Rex\"}\n").expect("a file");
+    commands.write("pets.ndjson", "{\"name\":\"Rex\"}\n");
     commands.run(&["import", "pets.ndjson"]).await.is(0);
     for arguments in [
         &["config", "show"] as &[&str],
@@ -505,10 +478,8 @@ async fn command_with_closed_stdout_exits_with_141_without_a_message() {
     ] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
-        let mut command = commands.home.command(arguments);
-        command
-            .env("DATABASE_URL", commands.database.url())
-            .stdout(writer);
+        let mut command = commands.command(arguments);
+        command.stdout(writer);
         let ended = command.spawn().expect("the program").wait_with_output();
         let ended = ended.await.expect("it ends");
         let output = String::from_utf8_lossy(&ended.stderr);

@@ -18,7 +18,10 @@ struct Store {
 impl Store {
     /// Creates a store without the schema.
     async fn empty() -> Self {
-        let (home, database) = (Home::new(), TestDatabase::empty().await);
+        let database = TestDatabase::empty().await;
+        let home = Home::on(database.url());
+        let images = format!("file://{}/images", home.path().display());
+        let home = home.with("PET_INVENTORY__IMAGES__URL", images);
         Self { home, database }
     }
 
@@ -26,32 +29,17 @@ impl Store {
         self.home.path().join("images")
     }
 
-    fn images_url(&self) -> String {
-        format!("file://{}", self.images().display())
-    }
-
     async fn serve(&self) -> TestApp {
-        let settings = [("PET_INVENTORY__IMAGES__URL", &*self.images_url())];
+        let images = format!("file://{}", self.images().display());
+        let settings = [("PET_INVENTORY__IMAGES__URL", images.as_str())];
         TestApp::on(self.database.shared(), &settings).await
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.home.command(arguments);
-        command
-            .env("DATABASE_URL", self.database.url())
-            .env("PET_INVENTORY__IMAGES__URL", self.images_url());
-        command
-    }
-
-    async fn run(&self, arguments: &[&str]) -> Output {
-        Output::of(self.command(arguments)).await
     }
 
     /// Backs up, and returns the path of the archive.
     async fn back_up(&self) -> String {
         let archive = self.home.path().join("backup.tar");
         let archive = archive.to_str().expect("text").to_owned();
-        let output = self.run(&["backup", &archive]).await.is(0);
+        let output = self.home.run(&["backup", &archive]).await.is(0);
         let size = fs::metadata(&archive).expect("a file").len();
         assert!(
             output
@@ -120,7 +108,7 @@ async fn restored_record_of_changes_has_every_change() {
     const DIGEST: &str =
         "select hashtext(string_agg(changes::text, '' order by position))::bigint from changes";
     let original = Store::empty().await;
-    original.run(&["migrate"]).await.is(0);
+    original.home.run(&["migrate"]).await.is(0);
     original
         .database
         .run(
@@ -141,7 +129,7 @@ async fn restored_record_of_changes_has_every_change() {
     assert!(parts.count() >= 3);
 
     let copy = Store::empty().await;
-    copy.run(&["restore", &archive]).await.is(0);
+    copy.home.run(&["restore", &archive]).await.is(0);
     assert_eq!(
         copy.database.number(DIGEST).await,
         original.database.number(DIGEST).await
@@ -173,7 +161,7 @@ async fn restore_drill_under_write_load_restores_one_point_in_time() {
 
     let copy = Store::empty().await;
     let started = Instant::now();
-    let output = copy.run(&["restore", &archive]).await.is(0);
+    let output = copy.home.run(&["restore", &archive]).await.is(0);
     let restored = started.elapsed();
     let size = fs::metadata(&archive).expect("a file").len() >> 10;
     let summary = output.stdout.trim();
@@ -208,7 +196,7 @@ async fn restore_drill_under_write_load_restores_one_point_in_time() {
             service.get(&path).is(200).await;
         }
     }
-    let check = copy.run(&["check"]).await.is(0).stdout;
+    let check = copy.home.run(&["check"]).await.is(0).stdout;
     assert!(!check.contains("FAILED"), "{check}");
 }
 
@@ -250,7 +238,7 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
     let archive = original.back_up().await;
     let key = &app.key;
     let copy = Store::empty().await;
-    let printed = copy.run(&["restore", &archive]).await.is(0).stdout;
+    let printed = copy.home.run(&["restore", &archive]).await.is(0).stdout;
     assert!(printed.contains("1 webhooks are disabled"), "{printed}");
     let [record, restored_record] = [
         recorded(&original.database).await,
@@ -308,11 +296,11 @@ async fn restored_service_reuses_no_version_and_deletes_no_bytes_of_the_original
     let lost = app.patch(&path, &rename).is(200).await;
     let added = app.pet("after the backup").await;
     let copy = Store::empty().await;
-    copy.run(&["restore", &archive]).await.is(0);
+    copy.home.run(&["restore", &archive]).await.is(0);
     let restored = copy.serve().await;
 
     let another = Store::empty().await;
-    another.run(&["restore", &archive]).await.is(0);
+    another.home.run(&["restore", &archive]).await.is(0);
     let in_another = another.serve().await;
     let in_another = in_another.patch(&path, &rename).is(200).await;
 
@@ -400,12 +388,12 @@ async fn damaged_or_incomplete_archive_leaves_nothing() {
     let restore = ["restore", "damaged.tar"];
     for (number, bytes) in damaged.iter().enumerate() {
         fs::write(&file, bytes).expect("a file");
-        let output = store.run(&restore).await.is(1);
+        let output = store.home.run(&restore).await.is(1);
         assert!(output.stderr.starts_with("error: "), "{number}: {output:?}");
         store.assert_empty().await;
     }
     fs::write(&file, &archive).expect("a file");
-    let output = store.run(&restore).await.is(0);
+    let output = store.home.run(&restore).await.is(0);
     assert!(
         output
             .stdout
@@ -419,9 +407,8 @@ async fn damaged_or_incomplete_archive_leaves_nothing() {
 async fn restore_refuses_a_store_in_use_and_another_schema() {
     let archive = sample().await;
     let refused = async |store: &Store, archive: &[u8], reason: &str| {
-        fs::write(store.home.path().join("a.tar"), archive).expect("a file");
-        let output = store.run(&["restore", "a.tar"]).await.is(1);
-        assert!(output.stderr.contains(reason), "{output:?}");
+        store.home.write("a.tar", archive);
+        store.home.refuses(&["restore", "a.tar"], reason).await;
     };
     // Rows, another program's table, and the schema of an older program.
     let used = Store::empty().await;
@@ -462,14 +449,11 @@ async fn restore_refuses_a_store_in_use_and_another_schema() {
     refused(&store, &older, "of pet-inventory 0.0.9 with schema 0001").await;
 
     used.database.run("insert into _sqlx_migrations select 9999, description, now(), success, checksum, 1 from _sqlx_migrations limit 1").await;
-    let newer = used.run(&["backup", "a.tar2"]).await.is(1);
-    assert!(
-        newer.stderr.contains("newer than this program"),
-        "{newer:?}"
-    );
+    used.home
+        .refuses(&["backup", "a.tar2"], "newer than this program")
+        .await;
     assert!(!used.home.path().join("a.tar2").exists());
-    let existing = used.run(&["backup", "a.tar"]).await.is(1);
-    assert!(existing.stderr.contains("a.tar: "), "{existing:?}");
+    used.home.refuses(&["backup", "a.tar"], "a.tar: ").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -483,7 +467,8 @@ async fn image_deleted_during_a_backup_is_in_it() {
     }
     // The pipe is full before the first image is read completely.
     let mut backup = original
-        .command(&["backup", "-"])
+        .home
+        .command(["backup", "-"])
         .spawn()
         .expect("the program");
     let mut stdout = backup.stdout.take().expect("piped");
@@ -510,9 +495,9 @@ async fn image_deleted_during_a_backup_is_in_it() {
     eventually(async || original.files().is_empty()).await;
 
     let copy = Store::empty().await;
-    fs::write(copy.home.path().join("a.tar"), &archive).expect("a file");
+    copy.home.write("a.tar", &archive);
     let file = fs::File::open(copy.home.path().join("a.tar")).expect("a file");
-    let mut restore = copy.command(&["restore", "-"]);
+    let mut restore = copy.home.command(["restore", "-"]);
     restore.stdin(Stdio::from(file));
     Output::of(restore).await.is(0);
     let restored = copy.serve().await;
@@ -643,8 +628,8 @@ async fn forged_archive_leaves_nothing() {
     let parts: Entries = parts.collect();
     let store = Store::empty().await;
     let restore = async |archive: &[u8]| {
-        fs::write(store.home.path().join("a.tar"), archive).expect("a file");
-        store.run(&["restore", "a.tar"]).await
+        store.home.write("a.tar", archive);
+        store.home.run(&["restore", "a.tar"]).await
     };
     for (what, archive) in forged(&archive, &parts) {
         let output = restore(&archive).await;
@@ -673,7 +658,8 @@ async fn interrupted_backup_leaves_no_file_of_this_name() {
     app.pet("Rex").await;
     let mut lock = store.database.lock("users").await;
     let mut backup = store
-        .command(&["backup", "a.tar"])
+        .home
+        .command(["backup", "a.tar"])
         .spawn()
         .expect("the program");
     let [file, partial] = ["a.tar", "a.tar.partial"].map(|name| store.home.path().join(name));
@@ -683,11 +669,13 @@ async fn interrupted_backup_leaves_no_file_of_this_name() {
     backup.kill().await.expect("it runs");
     assert!(!file.exists());
 
-    let refused = store.run(&["backup", "a.tar"]).await.is(1);
-    assert!(refused.stderr.contains("rm a.tar.partial"), "{refused:?}");
+    store
+        .home
+        .refuses(&["backup", "a.tar"], "rm a.tar.partial")
+        .await;
     lock.execute("rollback").await.expect("no lock");
     fs::remove_file(&partial).expect("removed");
-    store.run(&["backup", "a.tar"]).await.is(0);
+    store.home.run(&["backup", "a.tar"]).await.is(0);
     assert!(file.exists() && !partial.exists());
 }
 
@@ -709,17 +697,16 @@ async fn backup_reports_lost_and_damaged_images() {
         fs::remove_file(file).expect("removed");
     }] {
         damage(&file);
-        let output = store.run(&["backup", "a.tar"]).await.is(1);
-        assert!(
-            output.stderr.contains(&format!("an image of pet {pet}")),
-            "{output:?}"
-        );
+        store
+            .home
+            .refuses(&["backup", "a.tar"], &format!("an image of pet {pet}"))
+            .await;
         for name in ["a.tar", "a.tar.partial"] {
             assert!(!store.home.path().join(name).exists());
         }
     }
     app.delete(&format!("/pet/{pet}")).is(200).await;
-    store.run(&["backup", "a.tar"]).await.is(0);
+    store.home.run(&["backup", "a.tar"]).await.is(0);
 }
 
 /// An archive that the last build before migration 0201 has written.
@@ -729,8 +716,8 @@ async fn archive_of_schema_119_is_restored() {
     /// Key of the caller `acme` in it.
     const KEY: &str = "pik_P9MBMF4xnlTTNkAI3UFpvUhNzIam23hP4WgYPL";
     let store = Store::empty().await;
-    fs::write(store.home.path().join("a.tar"), ARCHIVE).expect("a file");
-    store.run(&["restore", "a.tar"]).await.is(0);
+    store.home.write("a.tar", ARCHIVE);
+    store.home.run(&["restore", "a.tar"]).await.is(0);
     let app = store.serve().await;
     let get = async |path: &str| {
         let get = app.with_key(KEY, Method::GET, path);

@@ -82,14 +82,10 @@ async fn migrate_import_and_export_print_json() {
         json!({"missing": []})
     );
 
-    fs::write(
-        commands.home.path().join("in.ndjson"),
-        "{\"name\":\"Rex\"}\n",
-    )
-    .expect("a file");
+    commands.write("in.ndjson", "{\"name\":\"Rex\"}\n");
     assert_eq!(run(&["import", "in.ndjson"], 0).await, json!({"added": 1}));
     let exported = run(&["export", "out.ndjson"], 0).await;
-    let file = fs::read(commands.home.path().join("out.ndjson")).expect("a file");
+    let file = fs::read(commands.path().join("out.ndjson")).expect("a file");
     assert_eq!(exported, json!({"file": "out.ndjson", "bytes": file.len()}));
     let refused = ["export", "--format", "csv", "--json"];
     let refused = commands.run(&refused).await.is(1);
@@ -100,17 +96,14 @@ async fn migrate_import_and_export_print_json() {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_and_config_show_print_json() {
     let commands = Commands::on(TestDatabase::migrated().await);
+    let images = format!("file://{}", commands.path().display());
     let run = async |url: &str, code: i32| -> Value {
-        let mut command = commands
-            .home
-            .command(["check", "--json", "--database-url", url]);
-        command
-            .env(
-                "PET_INVENTORY__IMAGES__URL",
-                format!("file://{}", commands.home.path().display()),
-            )
-            .env("OTEL_PROPAGATORS", "b3");
-        let output = Output::of(command).await.is(code);
+        let check = ["check", "--json", "--database-url", url];
+        let variables = [
+            ("PET_INVENTORY__IMAGES__URL", images.as_str()),
+            ("OTEL_PROPAGATORS", "b3"),
+        ];
+        let output = commands.run_with(&check, &variables).await.is(code);
         serde_json::from_str(&output.stdout).expect("JSON")
     };
     let good = run(&commands.database.url(), 0).await;
@@ -130,12 +123,14 @@ async fn check_and_config_show_print_json() {
     );
     assert!(!bad.to_string().contains("hunter2"), "{bad}");
 
-    let mut show = commands.home.command(["config", "show", "--json"]);
-    show.args(["--database-url", "postgres://user:hunter2@127.0.0.1:1/db"]);
-    show.env("PORT", "8123")
-        .env("RUST_LOG", "warn")
-        .env("OTEL_BSP_SCHEDULE_DELAY", "5");
-    let output = Output::of(show).await.is(0);
+    let url = "postgres://user:hunter2@127.0.0.1:1/db";
+    let show = ["config", "show", "--json", "--database-url", url];
+    let variables = [
+        ("PORT", "8123"),
+        ("RUST_LOG", "warn"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "5"),
+    ];
+    let output = Home::new().run_with(&show, &variables).await.is(0);
     assert!(!output.stdout.contains("hunter2"), "{output:?}");
     let settings: Vec<Value> = serde_json::from_str(&output.stdout).expect("JSON");
     for (key, value, origin) in [

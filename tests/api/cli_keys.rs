@@ -69,8 +69,9 @@ async fn rotate_creates_a_like_key_and_ends_the_old_one_after_the_overlap() {
     assert_eq!(listed[1]["scopes"], json!(["read:pets"]));
 
     // A key has one successor.
-    let refused = commands.run(&["keys", "rotate", &id]).await.is(1);
-    assert!(refused.stderr.contains("has been replaced"), "{refused:?}");
+    commands
+        .refuses(&["keys", "rotate", &id], "has been replaced")
+        .await;
     // A longer overlap does not end a key later.
     let short = [&CREATE[..], &["--expires", "10s", "--name", "till 3"]].concat();
     let old = commands.json(&short).await;
@@ -120,8 +121,7 @@ async fn rotate_without_overlap_ends_the_old_key_within_a_second() {
     let client = ["clients", "create", "--caller", "acme", "--json"];
     let client = commands.json(&client).await["id"].to_string();
     for id in [id.as_str(), "999", &client] {
-        let refused = commands.run(&["keys", "rotate", id]).await.is(1);
-        assert!(refused.stderr.contains("keys list"), "{refused:?}");
+        commands.refuses(&["keys", "rotate", id], "keys list").await;
     }
     assert_eq!(keys(&commands).await.len(), 2);
     for overlap in ["soon", "-1h"] {
@@ -185,8 +185,7 @@ async fn last_use_is_written_at_shutdown_at_most_once_a_minute() {
     assert!(time(&use_once().await) >= time(&first));
     // Other callers have no such keys.
     let unknown = ["keys", "list", "--caller", "nobody"];
-    let refused = commands.run(&unknown).await.is(1);
-    assert!(refused.stderr.contains("callers list"), "{refused:?}");
+    commands.refuses(&unknown, "callers list").await;
     let other = [
         "keys", "create", "--caller", "other", "--plan", "free", "--json",
     ];
@@ -229,10 +228,8 @@ async fn use_of_a_key_does_not_remove_it_from_caches() {
 async fn default_expiry_applies_to_new_keys_without_their_own() {
     let commands = Commands::on(TestDatabase::migrated().await);
     let run = async |arguments: &[&str], lifetime: &str| {
-        let mut command = commands.home.command(arguments);
-        command.env("DATABASE_URL", commands.database.url());
-        command.env("PET_INVENTORY__AUTH__API_KEY_LIFETIME", lifetime);
-        Output::of(command).await
+        let lifetime = ("PET_INVENTORY__AUTH__API_KEY_LIFETIME", lifetime);
+        commands.run_with(arguments, &[lifetime]).await
     };
     let json = async |arguments: &[&str]| -> Value {
         let output = run(arguments, "90d").await.is(0);
@@ -260,8 +257,5 @@ async fn default_expiry_applies_to_new_keys_without_their_own() {
         "select count(*) from credentials where kind = 'client_secret' and expires_at is not null";
     assert_eq!(commands.database.number(expiring).await, 0);
     let refused = run(&CREATE, "0s").await.is(1);
-    assert!(
-        refused.stderr.contains("auth.api_key_lifetime"),
-        "{refused:?}"
-    );
+    refused.stderr_has("auth.api_key_lifetime");
 }

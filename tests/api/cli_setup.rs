@@ -5,12 +5,7 @@ use test_support::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_reports_failures_with_the_next_step() {
-    let home = Home::new();
-    let check = async |url: &str| {
-        let mut command = home.command(["check"]);
-        command.env("DATABASE_URL", url);
-        Output::of(command).await
-    };
+    let check = async |url: &str| Home::on(url.to_owned()).run(&["check"]).await;
     let database = TestDatabase::empty().await;
     let output = check(&database.url()).await.is(1);
     let lines: Vec<_> = output.stdout.lines().collect();
@@ -38,34 +33,24 @@ async fn check_reports_failures_with_the_next_step() {
     let output = check(&database.url()).await.is(0);
     assert!(!output.stdout.contains("FAILED"), "{output:?}");
 
-    let mut wrong_pooler = home.command(["check"]);
-    wrong_pooler
-        .env("DATABASE_URL", database.url())
-        .env("PET_INVENTORY__DATABASE__POOLER", "transaction");
-    let output = Output::of(wrong_pooler).await.is(1);
-    assert!(
-        output.stdout.contains("set database.pooler = \"none\""),
-        "{output:?}"
-    );
+    let pooler = ("PET_INVENTORY__DATABASE__POOLER", "transaction");
+    let home = Home::on(database.url());
+    let output = home.run_with(&["check"], &[pooler]).await.is(1);
+    output.stdout_has("set database.pooler = \"none\"");
 
     let output = check("postgres://user:hunter2@127.0.0.1:1/db").await.is(1);
-    assert!(
-        output.stdout.contains("FAILED  database") && output.stdout.contains("DATABASE_URL"),
-        "{output:?}"
-    );
+    output.stdout_has("FAILED  database");
+    output.stdout_has("DATABASE_URL");
     assert!(!format!("{output:?}").contains("hunter2"), "{output:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_warns_of_synchronous_standbys_that_do_not_answer() {
-    let (home, folder) = (Home::new(), tempfile::tempdir().expect("a folder"));
+    let folder = tempfile::tempdir().expect("a folder");
     let postgres = start_postgres(folder.path()).await;
     let options = postgres.connect_options();
-    let run = async |name: &str| {
-        let mut command = home.command([name]);
-        command.env("DATABASE_URL", url(&options));
-        Output::of(command).await.is(0).stdout
-    };
+    let home = Home::on(url(&options));
+    let run = async |name: &str| home.run(&[name]).await.is(0).stdout;
     run("migrate").await;
     for (names, needed) in [("s1", 1), ("first 2 (s1, s2)", 2), ("ANY 1 (*)", 1)] {
         for statement in [
@@ -91,10 +76,8 @@ async fn check_warns_of_synchronous_standbys_that_do_not_answer() {
 async fn check_without_database_url_uses_embedded_postgres_and_stops_it() {
     let home = Home::new();
     let output = home.run(&["check"]).await.is(1);
-    assert!(
-        output.stdout.contains("embedded PostgreSQL 1") && output.stdout.contains(" in data"),
-        "{output:?}"
-    );
+    output.stdout_has("embedded PostgreSQL 1");
+    output.stdout_has(" in data");
     home.run(&["migrate"]).await.is(0);
     home.run(&["check"]).await.is(0);
     home.wait_until_unused().await;
@@ -104,17 +87,16 @@ async fn check_without_database_url_uses_embedded_postgres_and_stops_it() {
 async fn config_show_prints_each_setting_with_its_source() {
     let home = Home::new();
     let file = "[server]\nmax_requests = 7\n[telemetry]\nlog = \"warn\"\n";
-    fs::write(home.path().join("ours.toml"), file).expect("a file");
-    let mut command = home.command(["--config", "ours.toml", "config", "show"]);
-    command
-        .env("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db")
-        .env(
-            "OTEL_EXPORTER_OTLP_HEADERS",
-            "authorization=hunter2, x=hunter2=",
-        )
-        .env("PET_INVENTORY__DATABASE__PASSWORD", "hunter2")
-        .env("PET_INVENTORY__TELEMETRY__LOG", "error");
-    let output = Output::of(command).await.is(0);
+    home.write("ours.toml", file);
+    let show = ["--config", "ours.toml", "config", "show"];
+    let headers = "authorization=hunter2, x=hunter2=";
+    let variables = [
+        ("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", headers),
+        ("PET_INVENTORY__DATABASE__PASSWORD", "hunter2"),
+        ("PET_INVENTORY__TELEMETRY__LOG", "error"),
+    ];
+    let output = home.run_with(&show, &variables).await.is(0);
     for (setting, origin) in [
         ("server.max_requests = 7", "ours.toml"),
         ("server.header_timeout = \"10s\"", "default"),
@@ -150,7 +132,7 @@ async fn config_show_prints_each_setting_with_its_source() {
 
     // The output is a valid configuration file.
     let shown = output.stdout.replace("user:***", "user");
-    fs::write(home.path().join("shown.toml"), shown).expect("a file");
+    home.write("shown.toml", &shown);
     home.run(&["--config", "shown.toml", "config", "show"])
         .await
         .is(0);
@@ -161,35 +143,25 @@ async fn completions_include_subcommands_for_each_shell() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish"] {
         let output = home.run(&["completions", shell]).await.is(0);
-        assert!(
-            output.stdout.contains("set-plan"),
-            "{shell}: {}",
-            output.stdout
-        );
+        output.stdout_has("set-plan");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_fails_if_the_image_store_is_unusable() {
-    let home = Home::new();
-    fs::write(home.path().join("file"), "").expect("a file");
     let database = TestDatabase::migrated().await;
-    let mut command = home.command(["check"]);
+    let home = Home::on(database.url());
+    home.write("file", "");
     let inside_a_file = format!("file://{}/file/images", home.path().display());
-    command
-        .env("DATABASE_URL", database.url())
-        .env("PET_INVENTORY__IMAGES__URL", inside_a_file);
-    let output = Output::of(command).await.is(1);
-    assert!(output.stdout.contains("FAILED  images"), "{output:?}");
+    let images = ("PET_INVENTORY__IMAGES__URL", inside_a_file.as_str());
+    let output = home.run_with(&["check"], &[images]).await.is(1);
+    output.stdout_has("FAILED  images");
 }
 
 /// Runs `check` and returns its warnings.
 async fn warnings(database: &TestDatabase, settings: &[(&str, &str)]) -> Vec<String> {
-    let home = Home::new();
-    let mut command = home.command(["check"]);
-    command.env("DATABASE_URL", database.url());
-    command.envs(settings.iter().copied());
-    let output = Output::of(command).await;
+    let home = Home::on(database.url());
+    let output = home.run_with(&["check"], settings).await;
     assert!(!output.stdout.contains("hunter2"), "{output:?}");
     let lines = output.stdout.lines();
     let warnings = lines.filter_map(|line| line.strip_prefix("WARNING "));

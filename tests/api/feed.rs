@@ -344,13 +344,9 @@ async fn stream_that_is_not_read_is_ended_and_quiet_one_gets_its_position() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_end_at_shutdown_and_go_on_at_another_replica() {
-    let (home, database) = (Home::new(), TestDatabase::empty().await);
-    let start = async || {
-        let mut command = home.command(["serve"]);
-        command.env("DATABASE_URL", database.url());
-        Service::start(&home, command).await
-    };
-    let (mut one, other) = (start().await, start().await);
+    let database = TestDatabase::empty().await;
+    let home = Home::on(database.url());
+    let (mut one, other) = (home.serve().await, home.serve().await);
     let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None)
         .await
         .secret;

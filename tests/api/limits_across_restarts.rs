@@ -4,9 +4,8 @@
 use test_support::*;
 
 async fn serve(home: &Home) -> Service {
-    let mut command = home.command(["serve"]);
-    command.env("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited");
-    Service::start(home, command).await
+    let unlimited = ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited");
+    home.serve_with(&[unlimited]).await
 }
 
 /// Sends `requests` requests, or fewer if the limit is reached first; returns the number that was admitted.

@@ -316,11 +316,8 @@ async fn written(service: &Service, home: &Home) -> [(&'static str, String); 4] 
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_are_in_no_log_metric_or_startup_output() {
     let home = Home::new();
-    let mut command = home.command(["serve"]);
-    command
-        .env(TRACE.0, TRACE.1)
-        .env("BOOTSTRAP_API_KEY", BOOTSTRAP);
-    let service = Service::start(&home, command).await;
+    let variables = [TRACE, ("BOOTSTRAP_API_KEY", BOOTSTRAP)];
+    let service = home.serve_with(&variables).await;
     let issued = Issued::create(&home).await;
     let host = format!("http://{}", service.address);
     let http = Client::new();
@@ -349,9 +346,8 @@ async fn secrets_are_in_no_log_metric_or_startup_output() {
 #[tokio::test(flavor = "multi_thread")]
 async fn texts_that_clients_choose_have_a_bound() {
     let home = Home::new();
-    let mut command = home.command(["serve"]);
-    command.env("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true");
-    let service = Service::start(&home, command).await;
+    let details = ("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true");
+    let service = home.serve_with(&[details]).await;
     let (method, path) = ("M".repeat(4_000), "p".repeat(4_000));
     let request = format!("{method} /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     RawConnection::exchange(service.address, request).await;

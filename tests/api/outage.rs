@@ -133,7 +133,7 @@ const WAITING: &str = "waiting until it accepts connections";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn start_waits_for_postgres() {
-    let (home, folder) = (Home::new(), tempfile::tempdir().expect("a folder"));
+    let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let start = async || {
         let postgres = start_postgres(&folder.path().join("data")).await;
@@ -148,21 +148,16 @@ async fn start_waits_for_postgres() {
             &socket,
         )
     };
-    let command = |name: &str, database: &str| {
-        let mut command = home.command([name]);
-        command.env("DATABASE_URL", url(database));
-        command
-    };
+    let home = Home::on(url("postgres"));
     // Commands do not wait.
-    let migrate = Output::of(command("migrate", "postgres")).await.is(1);
+    let migrate = home.run(&["migrate"]).await.is(1);
     assert!(!migrate.stderr.contains(WAITING), "{migrate:?}");
-    let (service, postgres) =
-        tokio::join!(Service::start(&home, command("serve", "postgres")), async {
-            let log = home.path().join("service.log");
-            eventually(async || fs::read_to_string(&log).is_ok_and(|log| log.contains(WAITING)))
-                .await;
-            start().await
-        });
+    let (service, postgres) = tokio::join!(home.serve(), async {
+        let log = home.path().join("service.log");
+        let is_waiting = async || fs::read_to_string(&log).is_ok_and(|log| log.contains(WAITING));
+        eventually(is_waiting).await;
+        start().await
+    });
     let ready = async || {
         let url = format!("http://{}/readyz", service.operations);
         let response = client().get(url).send().await;
@@ -185,11 +180,9 @@ async fn start_waits_for_postgres() {
     assert!(service.log().contains("WARN"), "{}", service.log());
     service.stop().await;
     // Errors that do not pass by themselves stop the start.
-    let unknown = Output::of(command("serve", "none")).await.is(1);
-    assert!(
-        unknown.stderr.contains("\"none\" does not exist"),
-        "{unknown:?}"
-    );
+    let unknown = Home::on(url("none"));
+    let problem = "\"none\" does not exist";
+    unknown.refuses(&["serve"], problem).await;
     postgres.stop().await.expect("a stop");
 }
 

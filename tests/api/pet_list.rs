@@ -358,7 +358,7 @@ async fn renamed_pets_are_found_by_their_new_names() {
 #[tokio::test(flavor = "multi_thread")]
 async fn imported_pets_are_found_by_their_names() {
     let commands = Commands::on(TestDatabase::migrated().await);
-    let pets = commands.home.path().join("pets.ndjson");
+    let pets = commands.path().join("pets.ndjson");
     fs::write(pets, "{\"name\":\"Straße\"}\n{\"name\":\"Rex\"}\n").expect("a file");
     commands.run(&["import", "pets.ndjson"]).await.is(0);
     let mut connection = commands.database.connect().await;

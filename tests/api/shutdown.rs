@@ -4,13 +4,13 @@ use test_support::process::processes_using;
 use test_support::*;
 
 const KEY: &str = "special-key";
+const GRACE: &str = "PET_INVENTORY__SERVER__SHUTDOWN_GRACE";
 
 /// Starts the service on an existing database, which is quicker than an embedded PostgreSQL; returns it and a key.
 async fn serve_on(home: &Home, database: &TestDatabase) -> (Service, String) {
-    let mut command = home.command(["serve"]);
-    command.env("DATABASE_URL", database.url());
-    command.env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "2s");
-    let service = Service::start(home, command).await;
+    let url = database.url();
+    let variables = [("DATABASE_URL", url.as_str()), (GRACE, "2s")];
+    let service = home.serve_with(&variables).await;
     let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
     (service, key.secret)
 }
@@ -93,10 +93,8 @@ async fn second_instance_on_the_same_folder_exits_with_an_error() {
     let service = home.serve().await;
     let second = home.run(&["serve"]).await.is(1);
     let pid = service.pid().to_string();
-    assert!(
-        second.stderr.contains(&pid) && second.stderr.contains("already serves"),
-        "{second:?}"
-    );
+    second.stderr_has(&pid);
+    second.stderr_has("already serves");
     assert_eq!(second.stdout, "");
     service
         .request(Method::GET, "/pet/findByStatus?status=sold", KEY)
@@ -214,11 +212,9 @@ async fn half_sent_requests_do_not_delay_exit_beyond_the_grace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn second_signal_exits_immediately() {
-    let (home, database) = (Home::new(), TestDatabase::migrated().await);
-    let mut command = home.command(["serve"]);
-    command.env("DATABASE_URL", database.url());
-    command.env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "1h");
-    let mut service = Service::start(&home, command).await;
+    let database = TestDatabase::migrated().await;
+    let home = Home::on(database.url());
+    let mut service = home.serve_with(&[(GRACE, "1h")]).await;
     let mut raw = RawConnection::connect(service.address).await;
     raw.send("GET /livez HTTP/1.1\r\nHo").await;
     service.signal(Signal::SIGTERM);
@@ -233,11 +229,9 @@ async fn second_signal_exits_immediately() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_do_not_delay_exit() {
-    let (home, database) = (Home::new(), TestDatabase::migrated().await);
-    let mut command = home.command(["serve"]);
-    command.env("DATABASE_URL", database.url());
-    command.env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "1h");
-    let mut service = Service::start(&home, command).await;
+    let database = TestDatabase::migrated().await;
+    let home = Home::on(database.url());
+    let mut service = home.serve_with(&[(GRACE, "1h")]).await;
     let mut idle = Vec::new();
     for _ in 0..5 {
         let mut raw = RawConnection::connect(service.address).await;

@@ -129,9 +129,10 @@ async fn only_the_socket_of_an_ended_process_is_replaced() {
     drop(UnixListener::bind(&socket).expect("a socket"));
     let mut service = Notified::start(&home, serve(&home, &database, &listen)).await;
     get(&client_of(&socket), "/livez").is(200).await;
-    let mut check = home.command(["healthcheck", "--listen", &listen]);
-    check.env("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:1");
-    assert_eq!(Output::of(check).await.is(0).stdout, "ok\n");
+    let check = ["healthcheck", "--listen", &listen];
+    let other = ("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:1");
+    let check = home.run_with(&check, &[other]).await;
+    assert_eq!(check.is(0).stdout, "ok\n");
 
     let second = Output::of(serve(&home, &database, &listen)).await.is(1);
     for words in ["server.listen", &listen, "in use"] {

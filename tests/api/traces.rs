@@ -106,12 +106,6 @@ fn names_in_one_tree(spans: &[Span]) -> Vec<&str> {
     spans.iter().map(|span| span.name.as_str()).collect()
 }
 
-async fn serve(home: &Home, settings: &[(&str, &str)]) -> Service {
-    let mut command = home.command(["serve"]);
-    command.envs(settings.iter().copied());
-    Service::start(home, command).await
-}
-
 fn traceparent(trace: &str, flags: &str) -> String {
     format!("00-{trace}-{PARENT}-{flags}")
 }
@@ -121,7 +115,7 @@ async fn request_and_its_statements_join_the_incoming_trace() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let uri = collector.0.uri();
     let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=for%20the%20collector");
-    let service = serve(&home, &[(ENDPOINT, &uri), headers]).await;
+    let service = home.serve_with(&[(ENDPOINT, &uri), headers]).await;
     let add = service.request(Method::POST, "/pet", "special-key");
     add.json(&json!({"name": "Rex", "id": 7})).is(201).await;
     let read = service.request(Method::GET, "/pet/7", "special-key");
@@ -189,7 +183,7 @@ async fn request_and_its_statements_join_the_incoming_trace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_exports_the_last_spans() {
     let (home, collector) = (Home::new(), Collector::start().await);
-    let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
+    let service = home.serve_with(&[(ENDPOINT, &collector.0.uri())]).await;
     let add = service.request(Method::POST, "/pet", "special-key");
     let add = add
         .header("traceparent", traceparent(TRACE, "01"))
@@ -214,7 +208,7 @@ async fn shutdown_exports_the_last_spans() {
 #[tokio::test(flavor = "multi_thread")]
 async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
     let (home, collector) = (Home::new(), Collector::start().await);
-    let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
+    let service = home.serve_with(&[(ENDPOINT, &collector.0.uri())]).await;
     let read = async |traceparent: &str| {
         let read = service.request(Method::GET, "/pet/7", "special-key");
         let read = read.header("traceparent", traceparent);
@@ -261,7 +255,9 @@ async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
 async fn sampling_applies_only_to_traces_that_begin_here() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let none = ("PET_INVENTORY__TELEMETRY__OTLP_SAMPLING", "0");
-    let service = serve(&home, &[(ENDPOINT, &collector.0.uri()), none]).await;
+    let service = home
+        .serve_with(&[(ENDPOINT, &collector.0.uri()), none])
+        .await;
     let read = || service.request(Method::GET, "/pet/7", "special-key");
     read().is(404).await;
     let theirs = read().header("traceparent", traceparent(TRACE, "01"));
@@ -277,13 +273,9 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     let signer = Signer::ed25519();
     let issuer = Issuer::start(&[&signer]).await;
     issuer.respond_with(ResponseTemplate::new(500));
-    let file = home.path().join("issuers.toml");
-    fs::write(&file, issuer.table("")).expect("a file");
-    let mut command = home.command(["serve"]);
-    command
-        .arg("--config")
-        .arg(&file)
-        .env(ENDPOINT, collector.0.uri());
+    home.write("issuers.toml", &issuer.table(""));
+    let mut command = home.command(["serve", "--config", "issuers.toml"]);
+    command.env(ENDPOINT, collector.0.uri());
     let service = Service::start(&home, command).await;
     let read = service.request(Method::GET, "/pet/7", "");
     let mut read = read.build();
@@ -328,7 +320,7 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_contain_no_secrets_and_no_request_data() {
     let (home, collector) = (Home::new(), Collector::start().await);
-    let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
+    let service = home.serve_with(&[(ENDPOINT, &collector.0.uri())]).await;
     let key = "special-key";
     let canary = json!({"username": "name-canary", "password": "password canary", "email": "canary@example.com"});
     let request = |method: Method, path: &str| {
@@ -386,7 +378,7 @@ async fn trace_export_is_off_if_disabled() {
         ("OTEL_TRACES_EXPORTER", "otlp"),
         ("OTEL_SDK_DISABLED", "true"),
     ];
-    let service = serve(&home, &disabled).await;
+    let service = home.serve_with(&disabled).await;
     let read = service.request(Method::GET, "/pet/7", "special-key");
     let read = read.header("traceparent", traceparent(TRACE, "01"));
     read.is(404).await;
@@ -425,7 +417,7 @@ async fn endpoint_headers_and_sampler_come_from_the_variables_of_opentelemetry()
             ("OTEL_TRACES_SAMPLER_ARG", "0"),
             ("OTEL_BSP_SCHEDULE_DELAY", "20"),
         ];
-        let service = serve(&home, &settings).await;
+        let service = home.serve_with(&settings).await;
         let read = service.request(Method::GET, "/pet/7", "special-key");
         let read = read.header("traceparent", traceparent(TRACE, "01"));
         read.is(404).await;
@@ -450,7 +442,7 @@ async fn span_and_metric_do_not_wait_for_the_body_of_an_access_line_with_details
         (ENDPOINT, &*collector.0.uri()),
         ("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true"),
     ];
-    let service = serve(&home, &settings).await;
+    let service = home.serve_with(&settings).await;
     let path = "/api/v3/pet/findByStatus";
     // More than fits into the buffers on the way.
     for _ in 0..150 {
@@ -498,7 +490,7 @@ async fn unavailable_collector_is_logged_once_and_does_not_delay_exit() {
     drop(unused);
     for (endpoint, is_logged) in [(&away, true), (&silent, false)] {
         let home = Home::new();
-        let service = serve(&home, &[(ENDPOINT, endpoint)]).await;
+        let service = home.serve_with(&[(ENDPOINT, endpoint)]).await;
         let exports = async || {
             let failed = service
                 .sample("otlp_exports_total{result=\"failed\"}")

@@ -926,11 +926,9 @@ async fn commands_manage_webhooks() {
     assert!(new.starts_with("whsec_") && new != secret, "{new}");
     let long = ["webhooks", "rotate", "1", "--overlap", "8d"];
     commands.run(&long).await.is(2);
-    let unknown = commands.run(&["webhooks", "retry", "1", "5"]).await.is(1);
-    assert!(
-        unknown.stderr.contains("webhooks deliveries 1"),
-        "{unknown:?}"
-    );
+    commands
+        .refuses(&["webhooks", "retry", "1", "5"], "webhooks deliveries 1")
+        .await;
     let table = commands
         .run(&["webhooks", "deliveries", "1"])
         .await
@@ -951,33 +949,23 @@ async fn commands_manage_webhooks() {
         ["rotate", "2"],
         ["test", "2"],
     ] {
-        let failed = commands
-            .run(&[&["webhooks"], &arguments[..]].concat())
-            .await
-            .is(1);
-        assert!(
-            failed.stderr.contains("pet-inventory webhooks list"),
-            "{failed:?}"
-        );
+        commands
+            .refuses(
+                &[&["webhooks"], &arguments[..]].concat(),
+                "pet-inventory webhooks list",
+            )
+            .await;
     }
     // A private address is refused, unless the setting allows it.
     let private = ["webhooks", "create", "http://127.0.0.1/"];
-    let refused = commands.run(&private).await.is(1);
-    assert!(
-        refused.stderr.contains("webhooks.allow_private"),
-        "{refused:?}"
-    );
-    let home = Home::new();
-    let mut allowed = home.command(private);
-    allowed
-        .env("DATABASE_URL", commands.database.url())
-        .env(ALLOW_PRIVATE.0, ALLOW_PRIVATE.1);
-    Output::of(allowed).await.is(0);
+    commands.refuses(&private, "webhooks.allow_private").await;
+    let allowed = commands.run_with(&private, &[ALLOW_PRIVATE]).await;
+    allowed.is(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn command_sends_tests() {
-    let (commands, home) = (Commands::on(TestDatabase::migrated().await), Home::new());
+    let commands = Commands::on(TestDatabase::migrated().await);
     let tests = AtomicUsize::new(0);
     let status = move |_: &Message, _| match tests.fetch_add(1, Relaxed) {
         0 => 204,
@@ -985,21 +973,16 @@ async fn command_sends_tests() {
     };
     let receiver = Receiver::with(status).await;
     let run = async |arguments: &[&str], status| {
-        let mut command = home.command([&["--json", "webhooks"], arguments].concat());
-        command
-            .env("DATABASE_URL", commands.database.url())
-            .env(ALLOW_PRIVATE.0, ALLOW_PRIVATE.1);
-        Output::of(command).await.is(status)
+        let arguments = [&["--json", "webhooks"], arguments].concat();
+        let output = commands.run_with(&arguments, &[ALLOW_PRIVATE]).await;
+        output.is(status)
     };
     run(&["create", &receiver.url()], 0).await;
     let accepted = run(&["test", "1"], 0).await;
     let accepted: Value = serde_json::from_str(&accepted.stdout).expect("JSON");
     assert_eq!(accepted["status"], 204);
     let refused = run(&["test", "1"], 1).await;
-    assert!(
-        refused.stderr.contains("webhooks attempts 1"),
-        "{refused:?}"
-    );
+    refused.stderr_has("webhooks attempts 1");
     let attempts = commands
         .json(&["webhooks", "attempts", "1", "--json"])
         .await;
@@ -1098,11 +1081,7 @@ async fn webhook_of_a_rare_kind_gets_on_behind_many_other_changes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_ends_the_turns_in_progress() {
     let commands = Commands::on(TestDatabase::migrated().await);
-    let mut command = commands.home.command(["serve"]);
-    command
-        .env("DATABASE_URL", commands.database.url())
-        .env(ALLOW_PRIVATE.0, ALLOW_PRIVATE.1);
-    let service = Service::start(&commands.home, command).await;
+    let service = commands.serve_with(&[ALLOW_PRIVATE]).await;
     let slow = |status| ResponseTemplate::new(status).set_delay(Duration::from_secs(9));
     let receiver = Receiver::with_responses(|_, _| 204, slow).await;
     let webhook = format!(

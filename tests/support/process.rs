@@ -24,12 +24,14 @@ use crate::{Call, PATIENCE, RequestExt as _, client};
 /// Working folder of the program, which gets only `PATH` and `POSTGRES_BIN_DIR` of the environment.
 pub struct Home {
     folder: tempfile::TempDir,
+    variables: Vec<(&'static str, String)>,
 }
 
 impl Default for Home {
     fn default() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
+            variables: Vec::new(),
         }
     }
 }
@@ -38,6 +40,23 @@ impl Home {
     /// Creates an empty folder.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates an empty folder for commands on a database.
+    pub fn on(database_url: String) -> Self {
+        Self::default().with("DATABASE_URL", database_url)
+    }
+
+    /// Adds an environment variable of all commands.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: String) -> Self {
+        self.variables.push((name, value));
+        self
+    }
+
+    /// Writes a file of the folder.
+    pub fn write(&self, name: &str, content: &(impl AsRef<[u8]> + ?Sized)) {
+        fs::write(self.path().join(name), content).expect("a file");
     }
 
     /// Returns the path of the folder.
@@ -62,6 +81,7 @@ impl Home {
             )
             .env("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:0")
             .env("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -71,12 +91,31 @@ impl Home {
 
     /// Runs a command to its end.
     pub async fn run(&self, arguments: &[&str]) -> Output {
-        Output::of(self.command(arguments)).await
+        self.run_with(arguments, &[]).await
+    }
+
+    /// Runs a command to its end, with more environment variables.
+    pub async fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+        let mut command = self.command(arguments);
+        command.envs(variables.iter().copied());
+        Output::of(command).await
+    }
+
+    /// Runs a command, which must exit with 1 and print a text on standard error.
+    pub async fn refuses(&self, arguments: &[&str], text: &str) {
+        self.run(arguments).await.is(1).stderr_has(text);
     }
 
     /// Starts the service and waits until it is ready.
     pub async fn serve(&self) -> Service {
-        Service::start(self, self.command(["serve"])).await
+        self.serve_with(&[]).await
+    }
+
+    /// Starts the service with more environment variables, and waits until it is ready.
+    pub async fn serve_with(&self, variables: &[(&str, &str)]) -> Service {
+        let mut command = self.command(["serve"]);
+        command.envs(variables.iter().copied());
+        Service::start(self, command).await
     }
 
     /// Waits until no process uses this folder.
@@ -165,6 +204,18 @@ impl Output {
     pub fn is(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
         self
+    }
+
+    /// Checks that a text is in standard output.
+    #[track_caller]
+    pub fn stdout_has(&self, text: &str) {
+        assert!(self.stdout.contains(text), "no {text} in {self:?}");
+    }
+
+    /// Checks that a text is in standard error.
+    #[track_caller]
+    pub fn stderr_has(&self, text: &str) {
+        assert!(self.stderr.contains(text), "no {text} in {self:?}");
     }
 }
 

@@ -10,13 +10,6 @@ const KEY: &str = "special-key";
 /// Metric that is 1 while the store belongs to another cluster.
 const CONFLICT: &str = "images_store_conflict";
 
-/// Returns a command of the program with its image store in `place`.
-fn command(home: &Home, name: &str, place: &Path) -> tokio::process::Command {
-    let mut command = home.command([name]);
-    command.env("PET_INVENTORY__IMAGES__URL", url_of(place));
-    command
-}
-
 async fn delete(service: &Service, path: &str) {
     service.request(Method::DELETE, path, KEY).is(200).await;
 }
@@ -45,11 +38,11 @@ async fn wait_for_report(service: &Service) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
-    let (home, home_of_copy) = (Home::new(), Home::new());
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path();
-    let start = async |home: &Home| Service::start(home, command(home, "serve", place)).await;
-    let original = start(&home).await;
+    let [home, home_of_copy] =
+        [(); 2].map(|()| Home::new().with("PET_INVENTORY__IMAGES__URL", url_of(place)));
+    let original = home.serve().await;
     let mut images = Vec::new();
     for pet in 1..=3 {
         images.push(add(&original, pet).await);
@@ -61,7 +54,7 @@ async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
         .arg(home_of_copy.path())
         .status();
     assert!(copied.expect("cp").success());
-    let (original, copy) = (start(&home).await, start(&home_of_copy).await);
+    let (original, copy) = (home.serve().await, home_of_copy.serve().await);
 
     // The original claims the store, and deletes an image.
     delete(&original, "/pet/1").await;
@@ -71,12 +64,9 @@ async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
     wait_for_report(&copy).await;
     assert_served(&original, &images[1]).await;
     assert_eq!(copy.sample(CONFLICT).await, Some(1));
-    let check = Output::of(command(&home_of_copy, "check", place)).await;
-    let check = check.is(1).stdout;
-    assert!(
-        check.contains("FAILED  images") && check.contains("delete the object .database"),
-        "{check}"
-    );
+    let check = home_of_copy.run(&["check"]).await.is(1);
+    check.stdout_has("FAILED  images");
+    check.stdout_has("delete the object .database");
     // From then on, nor does the original: the copy refers to them.
     assert_eq!(original.sample(CONFLICT).await, Some(0));
     delete(&original, "/pet/3").await;
@@ -98,7 +88,6 @@ async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
     .await;
     eventually(async || files_in(place).len() == 1).await;
     assert_served(&original, &images[1]).await;
-    let check = Output::of(command(&home, "check", place)).await;
-    check.is(0);
+    home.run(&["check"]).await.is(0);
     original.stop().await;
 }

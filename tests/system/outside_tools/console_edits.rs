@@ -122,12 +122,9 @@ async fn console_tells_what_is_missing_and_leads_back() {
 
     // The grid follows an import, which is one change.
     show(&browser, "pets", "Pets").await;
-    let home = Home::new();
-    let pets = home.path().join("pets.ndjson");
-    fs::write(&pets, "{\"name\": \"Imported\"}\n").expect("a file");
-    let mut import = home.command(["import", "pets.ndjson"]);
-    import.env("DATABASE_URL", app.database.url());
-    Output::of(import).await.is(0);
+    let home = Home::on(app.database.url());
+    home.write("pets.ndjson", "{\"name\": \"Imported\"}\n");
+    home.run(&["import", "pets.ndjson"]).await.is(0);
     browser.until_text("#pets h2", "Imported").await;
 
     let reader = app.make_key("reader", scopes(&[Scope::ReadPets])).await;

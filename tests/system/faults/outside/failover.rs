@@ -39,11 +39,9 @@ async fn standby_of(primary: &Cluster) -> Cluster {
 async fn check_warns_of_standbys_that_no_commit_waits_for() {
     let row = Row::begin_beside_others(14, "check beside a standby").await;
     let primary = Cluster::start().await;
-    let home = Home::new();
     let check = async |cluster: &Cluster, replicas: &str| {
-        let mut command = home.command(["check", "--replicas", replicas]);
-        command.env("DATABASE_URL", cluster.url());
-        Output::of(command).await.stdout
+        let home = Home::on(cluster.url());
+        home.run(&["check", "--replicas", replicas]).await.stdout
     };
     let alone = check(&primary, "1").await;
     assert!(!alone.contains("synchronous_standby_names"), "{alone}");

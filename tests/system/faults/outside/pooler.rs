@@ -132,10 +132,8 @@ async fn row_13_check_reports_a_wrong_pooler_setting() {
     let mut row = Row::begin_beside_others(13, "check with and without PgBouncer").await;
     let cluster = Cluster::start().await;
     let pgbouncer = PgBouncer::before(&cluster, 4).await;
-    let home = Home::new();
-    let mut migrate = home.command(["migrate"]);
-    migrate.env("DATABASE_URL", cluster.url());
-    Output::of(migrate).await.is(0);
+    let home = Home::on(cluster.url());
+    home.run(&["migrate"]).await.is(0);
     let pooled = url_at(pgbouncer.address, "postgres");
     for (url, setting, remedy) in [
         (&pooled, "none", Some("database.pooler = \"transaction\"")),
@@ -147,11 +145,11 @@ async fn row_13_check_reports_a_wrong_pooler_setting() {
             Some("database.pooler = \"none\""),
         ),
     ] {
-        let mut check = home.command(["check"]);
-        check
-            .env("DATABASE_URL", url)
-            .env("PET_INVENTORY__DATABASE__POOLER", setting);
-        let output = Output::of(check).await;
+        let variables = [
+            ("DATABASE_URL", url.as_str()),
+            ("PET_INVENTORY__DATABASE__POOLER", setting),
+        ];
+        let output = home.run_with(&["check"], &variables).await;
         let is_reported = output.stdout.contains(remedy.unwrap_or("ok      database"));
         let is_expected = is_reported && output.code == Some(i32::from(remedy.is_some()));
         row.check(&format!("{setting} at {url}: {output:?}"), is_expected);

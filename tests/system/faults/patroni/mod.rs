@@ -379,13 +379,11 @@ fn check_limits(row: &mut Row, responses: &[TimedResponse], faults: usize) {
 
 /// Checks what `pet-inventory check` says.
 async fn check_deployment(row: &mut Row, machines: &Machines) {
-    let home = Home::new();
-    let mut check = home.command(["check", "--replicas", "2"]);
-    check.env("DATABASE_URL", machines.url()).env(
-        "PET_INVENTORY__IMAGES__URL",
-        format!("file://{}", home.path().display()),
-    );
-    let checked = Output::of(check).await.stdout;
+    let home = Home::on(machines.url());
+    let images = format!("file://{}", home.path().display());
+    let images = ("PET_INVENTORY__IMAGES__URL", images.as_str());
+    let check = ["check", "--replicas", "2"];
+    let checked = home.run_with(&check, &[images]).await.stdout;
     let unexpected = checked.lines().filter(|line| !line.starts_with("ok "));
     row.none("findings of check", unexpected);
 }
