@@ -81,7 +81,10 @@ pub enum Error {
     #[error("a stored refusal")]
     Replayed(Box<Problem>),
     /// A condition of the request is false.
-    #[error("the resource's ETag does not meet If-Match or If-None-Match")]
+    #[error(
+        "the resource's ETag does not meet If-Match or If-None-Match; a weak one (W/\"…\"), as proxies that compress make of it, \
+         never meets If-Match"
+    )]
     PreconditionFailed,
     /// The body did not arrive in time.
     #[error("the body did not arrive in time")]
@@ -98,6 +101,9 @@ pub enum Error {
     /// The body is encoded, such as compressed.
     #[error("the body must be sent without a Content-Encoding")]
     EncodedBody,
+    /// The body has another transfer coding than `chunked`.
+    #[error("the Transfer-Encoding of the body must be chunked")]
+    UnsupportedTransferCoding,
     /// The path has only these methods.
     #[error("the method must be {0}")]
     MethodNotAllowed(&'static str),
@@ -239,6 +245,7 @@ impl Error {
             Self::Forbidden { .. } | Self::DemoKeyNotLocal | Self::SignUpClosed => S::FORBIDDEN,
             Self::NotFound(_) | Self::NoSuchRoute => S::NOT_FOUND,
             Self::MethodNotAllowed(_) => S::METHOD_NOT_ALLOWED,
+            Self::UnsupportedTransferCoding => S::NOT_IMPLEMENTED,
             Self::BodyTimeout => S::REQUEST_TIMEOUT,
             Self::Conflict(_) | Self::IdempotencyKeyInUse => S::CONFLICT,
             Self::UnknownPosition(_) => S::GONE,
@@ -416,6 +423,8 @@ pub const NO_STORE: [(HeaderName, HeaderValue); 2] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     (header::PRAGMA, HeaderValue::from_static("no-cache")),
 ];
+/// Media types of a body with changes of a resource.
+pub const MERGE_PATCH: &str = "application/merge-patch+json or application/json";
 /// Code of the error of a client that is not authenticated.
 const INVALID_CLIENT: &str = "invalid_client";
 
@@ -487,6 +496,12 @@ impl IntoResponse for Error {
         headers.reserve(9);
         if let Some((name, value)) = self.header(status) {
             headers.insert(name, value);
+        }
+        if matches!(self, Self::UnsupportedMediaType(MERGE_PATCH)) {
+            // RFC 5789 §3.1.
+            const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
+            let accepted = headers.get(header::ACCEPT).cloned();
+            headers.extend(accepted.map(|accepted| (ACCEPT_PATCH, accepted)));
         }
         if matches!(self, Self::OAuth(..)) {
             headers.extend(NO_STORE);

@@ -11,7 +11,7 @@ use serde_json::error::Category;
 
 use super::{
     body::LimitedBody,
-    error::Error,
+    error::{Error, MERGE_PATCH},
     fields::{Field, Input, Violations},
     state::AppState,
 };
@@ -314,8 +314,7 @@ impl<T: Input> FromRequest<AppState> for MergePatch<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
-        const ACCEPTED: &str = "application/merge-patch+json or application/json";
-        read_json(request, ACCEPTED, state).await.map(Self)
+        read_json(request, MERGE_PATCH, state).await.map(Self)
     }
 }
 

@@ -35,6 +35,18 @@ impl_names!(
     WebP = "image/webp",
 );
 
+impl ImageType {
+    /// Returns the extension of a file of this type.
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Png => "png",
+            Self::Jpeg => "jpg",
+            Self::Gif => "gif",
+            Self::WebP => "webp",
+        }
+    }
+}
+
 /// Identifier of an image: 128 random bits, which cannot be guessed. Knowing it is enough to see the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ImageId(pub [u8; 16]);

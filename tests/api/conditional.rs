@@ -149,6 +149,21 @@ pub const CONDITIONS: [(&str, &str, bool); 10] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
+async fn refusal_of_a_weak_tag_says_why() {
+    let app = TestApp::start().await;
+    let added = add_pet_5(&app).await;
+    let replace = app.put("/pet", &json!({"id": 5, "name": "a"}));
+    let refused = replace
+        .header("if-match", format!("W/{}", added.etag()))
+        .await;
+    let detail = refused.problem(412)["detail"].to_string();
+    assert!(
+        detail.contains("weak") && detail.contains("compress"),
+        "{detail}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_operation_on_a_pet_evaluates_both_conditions() {
     let app = TestApp::start().await;
     let mut unchanged = None;

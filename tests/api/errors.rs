@@ -118,6 +118,20 @@ async fn unsupported_media_type_is_415() {
         (415, patch.body("[]")),
     ];
     assert_problems(&app, requests).await;
+    for (request, accept_patch) in [
+        (
+            app.request(Method::PATCH, &format!("/pet/{id}")).body("a"),
+            Some("application/merge-patch+json, application/json"),
+        ),
+        (app.request(Method::PUT, "/pet").body("a"), None),
+    ] {
+        let refused = request.is(415).await;
+        assert_eq!(
+            refused.optional_header("accept-patch"),
+            accept_patch,
+            "{refused}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

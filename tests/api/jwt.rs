@@ -322,6 +322,64 @@ async fn unusable_keys_in_the_key_set_are_ignored() {
     }
 }
 
+/// Without `kid`, or with one that several keys have, each key of the algorithm is tried, up to 16.
+#[tokio::test(flavor = "multi_thread")]
+async fn token_is_verified_with_each_key_that_may_be_meant() {
+    let (first, second) = (Signer::ed25519(), Signer::ed25519_other());
+    let named = |signer: &Signer, id: Option<&str>| {
+        let mut jwk = signer.jwk();
+        merge(&mut jwk, &json!({ "kid": id }));
+        jwk
+    };
+    let issuer = Issuer::start(&[]).await;
+    let p256 = Signer::p256().jwk();
+    let copies = |number| vec![named(&first, None); number];
+    let many = |number| [copies(number), vec![named(&second, None)]].concat();
+    for (what, set, kid, is_valid) in [
+        (
+            "two keys",
+            vec![first.jwk(), p256.clone(), second.jwk()],
+            None,
+            true,
+        ),
+        (
+            "the same key twice",
+            vec![second.jwk(), second.jwk()],
+            None,
+            true,
+        ),
+        (
+            "the same key twice",
+            vec![second.jwk(), second.jwk()],
+            Some(second.id),
+            true,
+        ),
+        (
+            "one name",
+            vec![named(&first, Some("a")), named(&second, Some("a"))],
+            Some("a"),
+            true,
+        ),
+        (
+            "another name",
+            vec![named(&second, Some("a"))],
+            Some("b"),
+            false,
+        ),
+        ("none of the algorithm", vec![p256], None, false),
+        ("16 keys", many(15), None, true),
+        ("17 keys", many(16), None, false),
+    ] {
+        issuer.respond_with(keys(&set));
+        let app = serve(&[issuer.table("")]).await;
+        let mut header = json!({"alg": "EdDSA"});
+        merge(&mut header, &json!({ "kid": kid }));
+        let token = second.token_of(&header.to_string(), &issuer.claims("a").to_string());
+        let status = if is_valid { 404 } else { 401 };
+        assert_eq!(app.bearer(&token).await.status, status, "{what}, {kid:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_first_tokens_of_a_subject_create_one_caller() {
     let signer = Signer::ed25519();

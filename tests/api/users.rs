@@ -36,6 +36,28 @@ async fn status(app: &TestApp, token: &str) -> u16 {
     response.status
 }
 
+/// As the list and a change do. Others cannot set it, but are not refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn user_status_of_a_new_account_is_set_by_administrators() {
+    let app = TestApp::start().await;
+    let others = app.make_key("other", Scopes::of_new_callers()).await.secret;
+    for (name, key, status) in [
+        ("ada", Some(&app.key), 7),
+        ("bob", Some(&others), 0),
+        ("eve", None, 0),
+    ] {
+        let mut create = sign_up(&app, &json!({"username": name, "userStatus": 7}));
+        if let Some(key) = key {
+            create = create.header("api_key", key);
+        }
+        assert_eq!(create.is(201).await.json()["userStatus"], status, "{name}");
+    }
+    let wrong = sign_up(&app, &json!({"username": "x", "userStatus": 7})).header("api_key", "x");
+    wrong.await.problem(401);
+    let without = sign_up(&app, &json!({"username": "x"})).header("api_key", "x");
+    without.is(201).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn create_user_sets_neither_id_nor_status_plan_or_scopes() {
     let app = TestApp::start().await;

@@ -248,7 +248,8 @@ async fn receiver_that_is_down_gets_everything_later() {
             change["data"]["position"].as_i64(),
         );
         let before = last.insert(pet, position);
-        assert!(before < Some(position), "{change}");
+        // A change is sent again if its response was late.
+        assert!(before <= Some(position), "{change}");
     }
 }
 

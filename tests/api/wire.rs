@@ -76,6 +76,16 @@ async fn request_head_that_cannot_be_parsed_is_4xx_and_closes_the_connection() {
             head("Transfer-Encoding: chunked, gzip"),
         ),
         (
+            "another coding below chunked",
+            501,
+            head("Transfer-Encoding: gzip, chunked"),
+        ),
+        (
+            "another coding in a field of its own",
+            501,
+            head("Transfer-Encoding: gzip\r\nTransfer-Encoding: Chunked"),
+        ),
+        (
             "a head too large",
             431,
             head(&format!("X-A: {}", "a".repeat(20_000))),

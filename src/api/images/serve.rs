@@ -86,8 +86,15 @@ pub(super) async fn get(
     let mut violations = Violations::default();
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
+    let requested = Requested {
+        name: format!("pet-{pet}-{id}"),
+        client: request.client_address(),
+        conditions,
+        method,
+        headers,
+    };
     let content = async || {
-        let _share = (state.concurrency.renderings).take(request.client_address(), 1)?;
+        let _share = (state.concurrency.renderings).take(requested.client, 1)?;
         let find = async |connection: &mut Connection| db::images::find(connection, pet, id).await;
         let image = state.database.run(find).await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
@@ -95,7 +102,7 @@ pub(super) async fn get(
     };
     let attempt = async |content: Content| {
         let made = match width {
-            Some(width) => rendering(&state, request.client_address(), &content, width).await?,
+            Some(width) => rendering(&state, requested.client, &content, width).await?,
             None => None,
         };
         let Some(made) = made else {
@@ -105,20 +112,11 @@ pub(super) async fn get(
                 kind: content.facts.kind,
                 size: content.size,
             };
-            return respond(
-                &state,
-                &request,
-                &original,
-                &tag,
-                &conditions,
-                &method,
-                &headers,
-            )
-            .await;
+            return respond(&state, &requested, &original, &tag).await;
         };
         // A rendering that is created again may have other bytes (of a later release), but also has another key.
         let tag = made.key.rsplit('/').next().unwrap_or_default();
-        let sent = respond(&state, &request, &made, tag, &conditions, &method, &headers).await;
+        let sent = respond(&state, &requested, &made, tag).await;
         if is_missing(&sent) {
             state
                 .database
@@ -133,6 +131,17 @@ pub(super) async fn get(
         return attempt(content().await?).await;
     }
     sent
+}
+
+/// What a request of an image asks for.
+struct Requested {
+    /// Name for a copy of the image, without the extension.
+    name: String,
+    /// Address of the client.
+    client: Option<AddressKey>,
+    conditions: Conditions,
+    method: Method,
+    headers: HeaderMap,
 }
 
 /// Returns the entity tag of an image, without its quotes.
@@ -232,13 +241,17 @@ async fn make(
 /// Responds with the bytes of an image or a rendering, which have the entity tag `tag`.
 async fn respond(
     state: &AppState,
-    request: &RequestContext,
+    requested: &Requested,
     image: &Rendering,
     tag: &str,
-    conditions: &Conditions,
-    method: &Method,
-    headers: &HeaderMap,
 ) -> Result<Response, Error> {
+    let Requested {
+        name,
+        client,
+        conditions,
+        method,
+        headers,
+    } = requested;
     let etag = [(header::ETAG, format!("\"{tag}\""))];
     let caching = [(header::CACHE_CONTROL, "public, max-age=31536000, immutable")];
     if conditions.is_known(tag)? {
@@ -261,11 +274,12 @@ async fn respond(
         }
     };
     let policy = "default-src 'none'; sandbox";
+    let name = format!("inline; filename=\"{name}.{}\"", image.kind.extension());
+    let disposition = [(header::CONTENT_DISPOSITION, name)];
     let content = [
         (header::CONTENT_TYPE, image.kind.as_str()),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CONTENT_SECURITY_POLICY, policy),
-        (header::CONTENT_DISPOSITION, "inline"),
         (CROSS_ORIGIN_RESOURCE_POLICY, "cross-origin"),
         (header::ACCEPT_RANGES, "bytes"),
     ];
@@ -274,13 +288,13 @@ async fn respond(
         Method::HEAD => Body::empty(),
         _ => {
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            let address = request.client_address();
             // Before anything is read, so that a client that reads no responses causes no work.
-            let share = (state.concurrency.images).take(address, length.min(MAX_COUNTED))?;
+            let share = (state.concurrency.images).take(*client, length.min(MAX_COUNTED))?;
             let (share, read) = (Arc::new(share), state.blobs.read(&image.key, range));
             Body::from_stream(read.await?.map_ok(move |bytes| counted(bytes, &share)))
         }
     };
     let length = [(header::CONTENT_LENGTH, length)];
-    Ok((status, etag, caching, content, content_range, length, body).into_response())
+    let headers = (etag, caching, content, disposition, content_range, length);
+    Ok((status, headers, body).into_response())
 }

@@ -48,8 +48,8 @@ static CONDITIONS: [HeaderName; 4] = [
 const MAX_CONDITION: usize = 4_096;
 
 /// Rejects requests that hyper accepts although RFC 9112 does not, and fields that are too long: validates the length of the
-/// target and of conditional fields, the authority of the target, and
-/// `Host`: HTTP/1.1 requires exactly one (RFC 9112, section 3.2), because two servers could read different ones.
+/// target and of conditional fields, the transfer coding (section 6.1), the authority of the target, and
+/// `Host`: HTTP/1.1 requires exactly one (section 3.2), because two servers could read different ones.
 pub fn validate_request(request: &Request) -> Result<(), Error> {
     let target = request.uri().path_and_query();
     if target.is_some_and(|target| target.as_str().len() > MAX_TARGET) {
@@ -64,6 +64,10 @@ pub fn validate_request(request: &Request) -> Result<(), Error> {
     if let Some(which) = lengths.iter().position(|length| *length > MAX_CONDITION) {
         let reason = format!("must be at most {MAX_CONDITION} characters");
         return Err(Error::one_violation(CONDITIONS[which].as_str(), reason));
+    }
+    let mut codings = request.headers().get_all(header::TRANSFER_ENCODING).iter();
+    if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        return Err(Error::UnsupportedTransferCoding);
     }
     let authority = request.uri().authority();
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {

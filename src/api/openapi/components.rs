@@ -27,7 +27,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("Link", "URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain."),
     ("Accept-Ranges", "`bytes`."),
     ("Content-Range", "The returned range, or `*` if there is none, and the size in bytes."),
-    ("Content-Disposition", "`inline`."),
+    ("Content-Disposition", "`inline`, and a name for a copy of the image."),
     ("Content-Security-Policy", "`default-src 'none'; sandbox`: disables active content."),
     ("Cross-Origin-Resource-Policy", "`cross-origin`: pages of any origin can show the image."),
     ("X-Content-Type-Options", "`nosniff`."),
@@ -123,6 +123,8 @@ pub const ERRORS: &[SharedError] = &[
         description: "The request head is too large." },
     SharedError { status: "500", name: "InternalError", causes: &["always"],
         description: "An internal error occurred." },
+    SharedError { status: "501", name: "UnsupportedTransferCoding", causes: &["body"],
+        description: "The body has another `Transfer-Encoding` than `chunked`." },
     SharedError { status: "503", name: "Unavailable", causes: &["always"],
         description: "The service is overloaded, the database is not available, or the request took too long." },
 ];
@@ -184,7 +186,10 @@ pub fn header(name: &str, description: &str) -> Header {
 pub fn schema(name: &str) -> RefOr<Schema> {
     let schema = match name {
         "Accept-Ranges" => one("bytes"),
-        "Content-Disposition" => one("inline"),
+        "Content-Disposition" => text(
+            r#"^inline; filename="pet-\d+-[0-9a-f]{32}\.(png|jpg|gif|webp)"$"#,
+            96,
+        ),
         "Content-Range" => text(r"^bytes (\d+-\d+|\*)/\d+$", 64),
         "Content-Security-Policy" => one("default-src 'none'; sandbox"),
         "Cross-Origin-Resource-Policy" => one("cross-origin"),
@@ -237,7 +242,9 @@ pub fn example(name: &str) -> Option<Value> {
     Some(match name {
         "Accept" => "application/json".into(),
         "Accept-Encoding" => "identity".into(),
+        "Accept-Patch" => "application/merge-patch+json, application/json".into(),
         "Cache-Control" => "no-store".into(),
+        "Content-Disposition" => "inline; filename=\"pet-7-9f86d081884c7d659a2feaa0c55ad015.jpg\"".into(),
         "Content-Range" => "bytes 0-1023/183734".into(),
         "ETag" => "\"42\"".into(),
         "Link" => "</api/v3/pet/findByStatus?status=available&limit=20&cursor=MjA>; rel=\"next\"".into(),

@@ -176,7 +176,7 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some(
         "An access token, the token of a user session, an API key, or a JWT of a trusted issuer (RFC 6750). \
-             JWTs are validated as RFC8725 requires: fixed algorithms, issuer, audience and validity period."
+             JWTs are validated as RFC8725 requires: fixed algorithms, issuer, audience and validity period; at most 8 KiB."
             .into(),
     );
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
@@ -348,6 +348,7 @@ fn complete_response(status: &str, response: &mut Response) {
         "415" => &[
             ("Accept-Encoding", "`identity`, if the body was encoded."),
             ("Accept", "Accepted media types."),
+            ("Accept-Patch", "Accepted media types of a PATCH."),
         ],
         "429" => &[("Retry-After", "Seconds until the request is admitted.")],
         "503" => &[("Retry-After", "Seconds to wait before a retry.")],

@@ -107,10 +107,7 @@ impl UserDetailsBody {
     pub fn into_new_user(self) -> Result<NewUser, Error> {
         let mut violations = Violations::default();
         let new = self.read_new(&mut violations, "");
-        let (account, password) = violations.finish(new)?;
-        // Only administrators may set it.
-        let status = 0;
-        Ok((NewAccount { status, ..account }, password))
+        violations.finish(new)
     }
 
     /// Validates the body of `PUT /user/{username}` for an account named `current`, which may keep its name.

@@ -2,11 +2,16 @@
 
 use std::slice;
 
-use axum::{extract::State, http::StatusCode, response::Response};
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
 
 use super::body::{NewUserBody, NewUsers, NewUsersBody, UserDetailsBody, Users};
 use crate::{
     api::{
+        credentials::{credentials, find_caller},
         error::Error,
         extract::{Json, percent_encode},
         operations::BASE,
@@ -17,6 +22,7 @@ use crate::{
     auth::password::Passwords,
     db::{self, Connection, Database, users::NewAccount},
     domain::{
+        caller::Scope,
         change::Initiator,
         user::{User, Username},
     },
@@ -25,13 +31,14 @@ use crate::{
 /// Sign up
 ///
 /// Needs no credential. The account has the Free plan and can read pets and its own orders, and place orders; log in to
-/// use it. The operator can close sign-up. An `Idempotency-Key` is ignored: a repetition gets 409, since the username is taken.
+/// use it. The operator can close sign-up. `userStatus` needs a credential with the scope `admin`. An `Idempotency-Key` is ignored: a repetition gets 409, since the username is taken.
 #[utoipa::path(
     post, path = "/user", operation_id = "createUser", tag = "user", security(()),
     request_body(content = NewUserBody, description = "The account to create."),
     responses(
         (status = 201, description = "The created account.", body = User,
             headers(("Location" = String, description = "URL of the account."))),
+        (status = 401, description = "The credential that was sent with `userStatus` is not valid."),
         (status = 403, description = "The operator has closed sign-up."),
         (status = 409, description = "The username is taken."),
     ),
@@ -40,12 +47,16 @@ pub(super) async fn sign_up(
     State(state): State<AppState>,
     context: RequestContext,
     initiator: Initiator,
+    headers: HeaderMap,
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
     if !state.sign_up {
         return Err(Error::SignUpClosed);
     }
     let (mut account, password) = body.into_new_user()?;
+    if account.status != 0 && !is_administrator(&state, &context, &headers).await? {
+        account.status = 0;
+    }
     refuse_taken(&state.database, slice::from_ref(&account)).await?;
     if let Some(password) = password {
         let hashes = &state.concurrency.password_hashes;
@@ -59,6 +70,19 @@ pub(super) async fn sign_up(
     let name = percent_encode(user.username.as_str());
     let location = state.links.url(&format!("{BASE}/user/{name}"));
     response::created(location, user)
+}
+
+/// Returns true if a request that needs no credential has that of an administrator. Fails if it has one that is not valid.
+async fn is_administrator(
+    state: &AppState,
+    context: &RequestContext,
+    headers: &HeaderMap,
+) -> Result<bool, Error> {
+    if let Ok(None) = credentials(headers) {
+        return Ok(false);
+    }
+    let caller = find_caller(state, headers, context.client_address()).await?;
+    Ok(caller.scopes.contains(Scope::Admin))
 }
 
 /// Create many accounts

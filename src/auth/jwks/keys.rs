@@ -14,7 +14,7 @@ use jsonwebtoken::{
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
-use super::token::Token;
+use super::token::{Token, refused};
 use crate::{
     auth::error::Error,
     config::{Algorithm, Issuer},
@@ -22,6 +22,8 @@ use crate::{
 
 /// Maximum number of keys in a set.
 const MAX_KEYS: usize = 100;
+/// Maximum number of keys with which a token is verified.
+const MAX_CANDIDATES: usize = 16;
 /// Accepted sizes of RSA keys in bits. Smaller keys can be factored; larger ones cost more than they help.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
 /// Length of an Ed25519 key in bytes. The library panics on shorter keys and truncates longer ones.
@@ -61,20 +63,25 @@ impl KeySet {
 
     /// Verifies a token. Returns `None` if its key is not in the set, so that fetching the keys again may help.
     ///
-    /// Keys with the same identifier are told apart by their algorithm (RFC 7517 §4.5).
+    /// Tries the keys with its identifier, or all if it has none, that are for its algorithm (RFC 7517 §4.5).
     pub fn verify(&self, token: &Token<'_>) -> Option<Result<(), Error>> {
         let id = token.header.kid.as_ref();
         let named = (self.0.iter()).filter(|key| id.is_none() || key.id.as_ref() == id);
-        let mut matching = (named.clone()).filter(|key| key.algorithm == token.header.alg);
-        let valid = match (matching.next(), matching.next()) {
-            (Some(key), None) => key.verifies(token),
-            // Ambiguous.
-            (Some(_), Some(_)) => false,
-            // The named key has another algorithm.
-            (None, _) if id.is_some() && named.clone().next().is_some() => false,
-            (None, _) => return None,
+        let matching = (named.clone()).filter(|key| key.algorithm == token.header.alg);
+        let is_known = matching.clone().next().is_some();
+        if !is_known && (id.is_none() || named.clone().next().is_none()) {
+            return None;
+        }
+        let reason = if is_known {
+            "no key of the issuer verifies it, or its iss or aud is another"
+        } else {
+            "the key with its kid is for another algorithm"
         };
-        Some(if valid { Ok(()) } else { Err(Error::Invalid) })
+        let is_valid = matching
+            .clone()
+            .take(MAX_CANDIDATES)
+            .any(|key| key.verifies(token));
+        Some(is_valid.then_some(()).ok_or_else(|| refused(reason)))
     }
 }
 

@@ -27,6 +27,7 @@ use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 
 use self::source::Source;
+use self::token::refused;
 pub use self::token::{Token, looks_like_jwt};
 use super::error::Error;
 use crate::{
@@ -78,24 +79,25 @@ impl Issuers {
         token: &str,
         now: DateTime<Utc>,
     ) -> Result<Found, Error> {
-        let token = Token::parse(token).ok_or(Error::Invalid)?;
+        let token = Token::parse(token).map_err(refused)?;
         let claims = &token.claims;
         let mut sources = self.sources.iter();
         let source = sources.find(|source| source.issuer.issuer == claims.issuer);
-        let source = source.ok_or(Error::Invalid)?;
+        let source = source.ok_or_else(|| refused("its iss is that of no configured issuer"))?;
         let issuer = &source.issuer;
         let expires_in = claims.expires_in(now, issuer.leeway);
-        let expires_in = expires_in.ok_or(Error::Invalid)?;
+        let expires_in = expires_in.ok_or_else(|| refused("its exp, nbf or iat excludes now"))?;
         // Before a key is looked up: tokens for other services cause no fetch.
         if !claims.is_for(&issuer.audience) {
-            return Err(Error::Invalid);
+            return Err(refused("its aud is for another service"));
         }
         source.verify(&token).await?;
 
-        let name = caller_name(&issuer.issuer, &claims.subject).ok_or(Error::Invalid)?;
+        let name = caller_name(&issuer.issuer, &claims.subject);
+        let name = name.ok_or_else(|| refused("its sub names no caller"))?;
         let claimed = claims.plan(issuer);
         let stored = find_or_insert(database, &name, claimed.unwrap_or(Plan::Free)).await?;
-        let stored = stored.ok_or(Error::Invalid)?;
+        let stored = stored.ok_or_else(|| refused("its caller is disabled"))?;
         if let (Some(id), Some(plan)) = (stored.id, claimed)
             && plan != stored.plan
             && self.may_update_plan(id)

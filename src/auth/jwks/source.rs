@@ -14,7 +14,11 @@ use reqwest::Client;
 use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
-use super::{fetch, keys::KeySet, token::Token};
+use super::{
+    fetch,
+    keys::KeySet,
+    token::{Token, refused},
+};
 use crate::{
     auth::error::Error,
     config,
@@ -81,7 +85,8 @@ impl Source {
             while fetch.changed().await.is_ok() {}
         }
         let keys = self.cached_keys().ok_or(Error::IssuerUnavailable)?;
-        keys.verify(token).unwrap_or(Err(Error::Invalid))
+        let verified = keys.verify(token);
+        verified.unwrap_or_else(|| Err(refused("its key is not in the set of the issuer")))
     }
 
     /// Returns the cached keys. If they are old, starts a fetch and does not wait for it.

@@ -47,7 +47,7 @@ fn claims() -> Value {
 /// Returns true if the token is valid, without the checks that need a database.
 fn is_valid(keys: &KeySet, text: &str, now: i64) -> bool {
     let now = DateTime::from_timestamp(now, 0).expect("a time");
-    Token::parse(text).is_some_and(|token| {
+    Token::parse(text).is_ok_and(|token| {
         token.claims.expires_in(now, issuer().leeway).is_some()
             && matches!(keys.verify(&token), Some(Ok(())))
     })

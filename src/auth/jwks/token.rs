@@ -23,6 +23,7 @@ use serde::{
 use serde_json::Value;
 
 use crate::{
+    auth::error::Error,
     config::Issuer,
     domain::{
         caller::{Scope, Scopes},
@@ -64,21 +65,35 @@ pub struct Claims {
     others: BTreeMap<String, Value>,
 }
 
+/// Logs why a token is refused, which its client is not told.
+pub fn refused(reason: &str) -> Error {
+    tracing::debug!(reason, "refused a token of an issuer");
+    Error::Invalid
+}
+
 /// Returns true if the text has three parts, like a JWT.
 pub fn looks_like_jwt(text: &str) -> bool {
     text.bytes().filter(|byte| *byte == b'.').count() == 2
 }
 
 impl<'a> Token<'a> {
-    /// Parses a token. Returns `None` if it is malformed or uses unsupported features.
-    pub fn parse(text: &'a str) -> Option<Self> {
+    /// Parses a token. Returns the reason if it is malformed or uses unsupported features.
+    pub fn parse(text: &'a str) -> Result<Self, &'static str> {
         if text.len() > MAX_LENGTH {
-            return None;
+            return Err("it is longer than 8 KiB");
         }
-        let header = jwt::decode_header(text).ok()?;
-        let claims: Claims = jwt::dangerous::insecure_decode_claims(text).ok()?;
-        let valid = is_supported(&header) && is_valid_subject(&claims.subject);
-        valid.then_some(Self {
+        let header = jwt::decode_header(text);
+        let header = header.map_err(|_| "its header is malformed, or its alg unknown")?;
+        if !is_supported(&header) {
+            return Err("its header has another typ, or a parameter that is not supported");
+        }
+        let claims = jwt::dangerous::insecure_decode_claims::<Claims>(text);
+        let claims =
+            claims.map_err(|_| "its claims are malformed, or one is missing or repeated")?;
+        if !is_valid_subject(&claims.subject) {
+            return Err("its sub is empty, too long or has control characters");
+        }
+        Ok(Self {
             text,
             header,
             claims,

@@ -22,7 +22,10 @@ async fn image_is_served_as_immutable() {
         ("accept-ranges", "bytes"),
         ("x-content-type-options", "nosniff"),
         ("content-security-policy", "default-src 'none'; sandbox"),
-        ("content-disposition", "inline"),
+        (
+            "content-disposition",
+            &*format!("inline; filename=\"pet-{pet}-{image}.jpg\""),
+        ),
         ("cross-origin-resource-policy", "cross-origin"),
     ] {
         assert_eq!(fetched.header(name), value);
