@@ -49,7 +49,7 @@ async fn changes_of_a_pet_are_recorded() {
     let replaced = app.put("/pet", &json!({"id": 7, "name": "Max", "status": "sold"}));
     let replaced = replaced.is(200).await;
     let same = app.put("/pet", &json!({"id": 7, "name": "Max", "status": "sold"}));
-    let same = same.is(200).await;
+    assert_eq!(same.is(200).await.version(), replaced.version());
     let patched = app
         .patch("/pet/7", &json!({"status": "available"}))
         .is(200)
@@ -100,7 +100,6 @@ async fn changes_of_a_pet_are_recorded() {
             Some(&replaced),
             &status(json!("available"), "sold"),
         ),
-        change("pet", 7, "changed", Some(&same), &Value::Null),
         change(
             "pet",
             7,
@@ -250,6 +249,8 @@ async fn versions_of_a_pet_are_recorded_once_and_in_order() {
     }
     recorded.sort_unstable();
     acknowledged.sort_unstable();
+    // A change that alters nothing is acknowledged with the version before it.
+    acknowledged.dedup_by(|one, other| one == other && one.1.is_some());
     assert_eq!(recorded, acknowledged);
 }
 

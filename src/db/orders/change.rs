@@ -83,6 +83,7 @@ pub async fn change_in(
     if let Some((pet, status)) = pet
         && order.details.is_open()
         && !details.is_open()
+        && status != Standing::SOLD.status
     {
         let sold = Standing::SOLD.status;
         let query = sqlx::query_scalar(

@@ -5,6 +5,7 @@
 //! - A pet is made available only if it is locked and no order holds it, or if it is available already: then no order
 //!   holds it.
 //! - The changes of a batch are applied one after the other, so that each sees the result of the one before.
+//! - A change that alters nothing keeps the version and is not recorded.
 
 use std::{collections::HashMap, iter, slice};
 
@@ -67,7 +68,7 @@ impl ChangeRequest {
 /// Outcome of a change.
 #[derive(Debug)]
 pub enum ChangeOutcome {
-    /// The pet was changed to this state.
+    /// The pet has this state, which it may have had before.
     Changed(Pet),
     /// The pet was deleted.
     Deleted,
@@ -185,11 +186,11 @@ async fn change_all(
     let held = held(transaction, requests, &pets).await?;
     let mut pending = PendingChanges::new(pets, held);
     let applied: Vec<_> = requests.iter().map(|it| pending.apply(it)).collect();
-    let mut changed = pending.write(transaction).await?.into_iter();
+    let changed = pending.write(transaction).await?;
     let outcomes = applied.into_iter().map(|applied| match applied {
         Applied::Ended(outcome) => Ok(outcome),
-        Applied::Changed => match changed.next() {
-            Some(pet) => Ok(ChangeOutcome::Changed(pet)),
+        Applied::Changed(state) => match changed.get(state) {
+            Some(pet) => Ok(ChangeOutcome::Changed(pet.clone())),
             None => Err(Error::Corrupt("a changed pet has no version".into())),
         },
     });
@@ -201,12 +202,12 @@ async fn change_all(
 enum Applied {
     /// It has this outcome, and the pet no new state.
     Ended(ChangeOutcome),
-    /// The pet has a new state, which gets a version when it is stored.
-    Changed,
+    /// The pet has this one of the new states, which get versions when they are stored.
+    Changed(usize),
 }
 
 /// Replaces a pet in one statement, which takes 0.6 of the time of a transaction. Returns `None` if nothing was changed:
-/// there is no such pet, it has another version, an order may hold it, or the change is not a replacement.
+/// there is no such pet, it has another version or the new state, an order may hold it, or the change is not a replacement.
 async fn replace_at_once(
     connection: &mut Connection,
     request: &ChangeRequest,
@@ -230,6 +231,11 @@ async fn replace_at_once(
         ")
              from current, jsonb_populate_record(null::pets, $1) as given
              where pets.id = $2 and pets.id = current.id
+               and (",
+        client_columns!("pets."),
+        ") is distinct from (",
+        client_columns!("given."),
+        ")
              returning pets.id, pets.version, current.status as old_status, pets.status
          ), ",
         recorded!(
@@ -339,10 +345,10 @@ impl<'a> PendingChanges<'a> {
     /// Applies a change.
     fn apply(&mut self, request: &'a ChangeRequest) -> Applied {
         let id = request.id;
-        let last = self.last.get(&id);
-        let Some(current) = last.and_then(|last| self.states.get(*last)) else {
+        let Some(last) = self.last.get(&id).copied() else {
             return Applied::Ended(ChangeOutcome::NotFound);
         };
+        let current = &self.states[last];
         if request.conditions.check(current.version.as_ref()).is_err() {
             return Applied::Ended(ChangeOutcome::ConditionUnmet);
         }
@@ -358,9 +364,20 @@ impl<'a> PendingChanges<'a> {
             }
             Err(refusal) => return Applied::Ended(ChangeOutcome::Refused(refusal)),
         };
+        let number = self.states.len() - self.stored;
+        if details == current.details {
+            return match current.version {
+                Some(version) => Applied::Ended(ChangeOutcome::Changed(Pet {
+                    id,
+                    version,
+                    details,
+                })),
+                None => Applied::Changed(last - self.stored),
+            };
+        }
         let data = status_change(current.details.status, details.status);
-        let number = self.states.len() + 1 - self.stored;
-        let changed = record(Action::Changed).of_state(number).with_data(data);
+        // PostgreSQL counts from 1.
+        let changed = record(Action::Changed).of_state(number + 1).with_data(data);
         self.records.push(changed);
         self.last.insert(id, self.states.len());
         self.states.push(State {
@@ -368,7 +385,7 @@ impl<'a> PendingChanges<'a> {
             version: None,
             details,
         });
-        Applied::Changed
+        Applied::Changed(number)
     }
 
     /// Deletes pets, with their images.
@@ -476,8 +493,10 @@ mod tests {
         };
         let requests = [
             request(1, Some(7), replace()),
-            request(1, Some(7), Change::Delete),
+            request(1, Some(6), Change::Delete),
+            request(1, None, Change::Patch(patch.clone())),
             request(1, None, Change::Patch(patch)),
+            request(1, Some(7), Change::Delete),
             request(1, None, Change::Delete),
             request(1, None, replace()),
             request(1, Some(7), replace()),
@@ -487,9 +506,14 @@ mod tests {
         assert!(matches!(
             outcomes[..],
             [
-                Applied::Changed,
+                Applied::Ended(ChangeOutcome::Changed(Pet {
+                    version: Version(7),
+                    ..
+                })),
                 Applied::Ended(ChangeOutcome::ConditionUnmet),
-                Applied::Changed,
+                Applied::Changed(0),
+                Applied::Changed(0),
+                Applied::Ended(ChangeOutcome::ConditionUnmet),
                 Applied::Ended(ChangeOutcome::Deleted),
                 Applied::Ended(ChangeOutcome::NotFound),
                 Applied::Ended(ChangeOutcome::NotFound),
@@ -497,7 +521,7 @@ mod tests {
             ]
         ));
         let statuses: Vec<_> = pending.states.iter().map(|it| it.details.status).collect();
-        let expected = [Status::Available, Status::Available, Status::Sold];
+        let expected = [Status::Available, Status::Sold];
         assert_eq!(statuses, expected);
         assert!(pending.last.is_empty());
         assert_eq!(pending.deleted[..], [(id(1), &Initiator::default())]);
