@@ -57,7 +57,7 @@ pub const OPERATIONS: &[Operation] = &[
         name: "updateUser",
         request: ("PUT", "/api/v3/user/bench<n%1000>"),
         content_type: JSON,
-        body: r#"{"username":"bench<n%1000>","email":"u@example.com"}"#,
+        body: r#"{"username":"bench<n%1000>","email":"u<math.random(1e9)>@example.com"}"#,
         connections: FEW,
         against: &[Pgbench(
             "update users set email = 'u@example.com' where folded = 'bench' || :n % 1000;",

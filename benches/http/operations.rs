@@ -52,7 +52,7 @@ use Against::{Get, Naive, Pgbench, Static};
 /// Body of a new pet, as small as those that a batch takes.
 pub const NEW_PET: &str = r#"{"name":"Rex","category":{"id":1,"name":"Dogs"},"photoUrls":["https://example.com/rex.jpg"],"tags":[{"id":1,"name":"friendly"},{"id":2,"name":"young"}],"status":"available"}"#;
 /// Body that replaces pet `n` and keeps its status and tags, so that the finds keep their matches.
-pub const REPLACED_PET: &str = r#"{"id":<n>,"name":"Rex <n>","category":{"id":1,"name":"Dogs"},"photoUrls":["https://example.com/rex.jpg"],"tags":[{"id":1,"name":"common"},{"id":2,"name":"group-<n%500>"}],"status":"<({'available','pending','sold'})[1+n%3]>"}"#;
+pub const REPLACED_PET: &str = r#"{"id":<n>,"name":"Rex <math.random(1e9)>","category":{"id":1,"name":"Dogs"},"photoUrls":["https://example.com/rex.jpg"],"tags":[{"id":1,"name":"common"},{"id":2,"name":"group-<n%500>"}],"status":"<({'available','pending','sold'})[1+n%3]>"}"#;
 /// Path of a page of 20 by status.
 pub const PAGE: &str = "/api/v3/pet/findByStatus?status=available&limit=20&cursor=<cursor(n)>";
 
@@ -216,13 +216,13 @@ pub const OPERATIONS: &[Operation] = &[
         name: "patchPet",
         request: ("PATCH", "/api/v3/pet/<n>"),
         content_type: "application/merge-patch+json",
-        body: r#"{"name":"Max <n>"}"#,
+        body: r#"{"name":"Max <math.random(1e9)>"}"#,
         against: &[UPDATE],
         ..GET
     },
     Operation {
         name: "updatePetWithForm",
-        request: ("POST", "/api/v3/pet/<n>?name=Bo+<n>"),
+        request: ("POST", "/api/v3/pet/<n>?name=Bo+<math.random(1e9)>"),
         against: &[UPDATE],
         ..GET
     },

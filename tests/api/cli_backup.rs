@@ -226,6 +226,11 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
         request.header("idempotency-key", "k")
     };
     let first = retried(&app).header("api_key", &app.key).is(201).await;
+    for year in ["0001", "1600", "1969", "2255", "9999"] {
+        let date = format!("{year}-12-31T23:59:59.999999Z");
+        let order = json!({"petId": app.pet("ordered").await, "shipDate": date});
+        app.post("/store/order", &order).is(201).await;
+    }
     app.sign_up("ada").await;
     let session = app.log_in("ada").await;
     let image = image(&app, 70, png(300, 200)).await;
@@ -273,9 +278,14 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
         response.is(status);
     }
     restored.log_in("ada").await;
-    for path in ["/pet/findByTags?tags=big", "/store/inventory"] {
+    for path in [
+        "/pet/findByTags?tags=big",
+        "/store/inventory",
+        "/store/orders",
+    ] {
         let before = app.get(path).is(200).await;
-        let after = restored.get(path).is(200).await;
+        let after = restored.anonymous(Method::GET, path);
+        let after = after.header("api_key", key).is(200).await;
         assert_eq!(after.json(), before.json(), "{path}");
     }
     let bytes = restored.get(&image).is(200).await.body;

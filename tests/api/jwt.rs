@@ -380,6 +380,40 @@ async fn token_is_verified_with_each_key_that_may_be_meant() {
     }
 }
 
+/// Clients learn only that a token is not valid; operators find the reason in the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_has_the_reason_of_a_refused_token() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::start(&[&signer]).await;
+    let database = TestDatabase::empty().await;
+    let home = Home::on(database.url());
+    home.write("issuers.toml", &issuer.table(""));
+    let mut serve = home.command(["serve", "--config", "issuers.toml"]);
+    serve.env("RUST_LOG", "info,pet_inventory::auth=debug");
+    let service = Service::start(&home, serve).await;
+    for (more, reason) in [
+        (json!({"aud": "other"}), "its aud"),
+        (json!({"exp": 1}), "its exp"),
+        (json!({"iss": "https://other.invalid"}), "its iss"),
+        (json!({"sub": ""}), "its sub"),
+        (json!({"pad": "x".repeat(8 << 10)}), "8 KiB"),
+    ] {
+        let mut claims = issuer.claims("somebody");
+        merge(&mut claims, &more);
+        let token = signer.token(&claims);
+        let lines = service.log().lines().count();
+        let request = service.request(Method::GET, "/pet/1", "");
+        request.bearer_auth(&token).is(401).await;
+        eventually(async || {
+            let log = service.log();
+            let mut lines = log.lines().skip(lines);
+            lines.any(|it| it.contains("refused a token") && it.contains(reason))
+        })
+        .await;
+        assert!(!service.log().contains(&token), "{reason}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_first_tokens_of_a_subject_create_one_caller() {
     let signer = Signer::ed25519();
