@@ -10,6 +10,7 @@ use crate::{
     domain::{
         address::AddressKey,
         caller::{Caller, Scopes},
+        plan::Plan,
     },
 };
 
@@ -54,6 +55,16 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
         (None, Some(bearer)) => Some(Credentials::Bearer(bearer)),
         (Some(api_key), Some(bearer)) => Some(Credentials::Both { api_key, bearer }),
     })
+}
+
+/// Returns true if a credential of a request is one of the demo keys.
+pub fn has_demo_key(headers: &HeaderMap, demo_keys: &[(&str, Plan)]) -> bool {
+    let is_demo = |key: &str| demo_keys.iter().any(|(demo, _)| *demo == key);
+    match credentials(headers) {
+        Ok(Some(Credentials::ApiKey(key) | Credentials::Bearer(key))) => is_demo(key),
+        Ok(Some(Credentials::Both { api_key, bearer })) => is_demo(api_key) || is_demo(bearer),
+        Ok(None) | Err(_) => false,
+    }
 }
 
 /// Returns the token of an `Authorization` value (RFC 6750 §2.1), which may be empty. The scheme is case-insensitive (RFC 9110

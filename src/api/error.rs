@@ -82,8 +82,8 @@ pub enum Error {
     Replayed(Box<Problem>),
     /// A condition of the request is false.
     #[error(
-        "the resource's ETag does not meet If-Match or If-None-Match; a weak one (W/\"…\"), as proxies that compress make of it, \
-         never meets If-Match"
+        "the resource's ETag does not meet If-Match or If-None-Match; If-Match matches no weak tag (W/\"…\"), which a proxy that \
+         compresses makes"
     )]
     PreconditionFailed,
     /// The body did not arrive in time.
@@ -202,7 +202,8 @@ impl Error {
     pub fn is_logged(&self) -> bool {
         let is_logged_elsewhere = matches!(
             self,
-            Self::Stopping
+            Self::UnsupportedTransferCoding
+                | Self::Stopping
                 | Self::Overloaded
                 | Self::OverloadedByClient
                 | Self::IssuerUnavailable
@@ -423,8 +424,6 @@ pub const NO_STORE: [(HeaderName, HeaderValue); 2] = [
     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     (header::PRAGMA, HeaderValue::from_static("no-cache")),
 ];
-/// Media types of a body with changes of a resource.
-pub const MERGE_PATCH: &str = "application/merge-patch+json or application/json";
 /// Code of the error of a client that is not authenticated.
 const INVALID_CLIENT: &str = "invalid_client";
 
@@ -496,12 +495,6 @@ impl IntoResponse for Error {
         headers.reserve(9);
         if let Some((name, value)) = self.header(status) {
             headers.insert(name, value);
-        }
-        if matches!(self, Self::UnsupportedMediaType(MERGE_PATCH)) {
-            // RFC 5789 §3.1.
-            const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
-            let accepted = headers.get(header::ACCEPT).cloned();
-            headers.extend(accepted.map(|accepted| (ACCEPT_PATCH, accepted)));
         }
         if matches!(self, Self::OAuth(..)) {
             headers.extend(NO_STORE);

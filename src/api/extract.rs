@@ -4,14 +4,14 @@ use std::{convert::Infallible, str::FromStr};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, RawPathParams, Request},
-    http::{HeaderMap, HeaderValue, Version, header, request::Parts, uri::Authority},
+    http::{HeaderMap, HeaderValue, Uri, Version, header, request::Parts, uri::Authority},
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::error::Category;
 
 use super::{
     body::LimitedBody,
-    error::{Error, MERGE_PATCH},
+    error::Error,
     fields::{Field, Input, Violations},
     state::AppState,
 };
@@ -102,17 +102,17 @@ const OF_PROXIES: [&str; 7] = [
 
 /// Returns true if the request names loopback hosts only, at least one, comes from no page of another host, and shows no sign
 /// of a proxy. nginx forwards in HTTP/1.0 by default.
-pub fn is_local(request: &Request) -> bool {
-    let authority = request.uri().authority().map(|it| it.as_str().as_bytes());
-    let fields = request.headers().get_all(header::HOST);
+pub fn is_local(version: Version, uri: &Uri, headers: &HeaderMap) -> bool {
+    let authority = uri.authority().map(|it| it.as_str().as_bytes());
+    let fields = headers.get_all(header::HOST);
     let fields = fields.iter().map(HeaderValue::as_bytes);
     let hosts: Vec<_> = authority.into_iter().chain(fields).collect();
-    let origins = request.headers().get_all(header::ORIGIN);
-    request.version() != Version::HTTP_10
+    let origins = headers.get_all(header::ORIGIN);
+    version != Version::HTTP_10
         && !hosts.is_empty()
         && hosts.into_iter().all(is_loopback)
         && origins.iter().all(is_local_origin)
-        && !request.headers().keys().any(|name| {
+        && !headers.keys().any(|name| {
             OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
         })
 }
@@ -314,7 +314,8 @@ impl<T: Input> FromRequest<AppState> for MergePatch<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
-        read_json(request, MERGE_PATCH, state).await.map(Self)
+        const ACCEPTED: &str = "application/merge-patch+json or application/json";
+        read_json(request, ACCEPTED, state).await.map(Self)
     }
 }
 

@@ -205,7 +205,8 @@ pub enum UpdateOutcome {
     NotFound,
 }
 
-/// Updates an account. Without a password hash, the password stays the same. An unchanged name of an earlier release keeps
+/// Updates an account. Without a password hash, the password stays the same. An account that is as before is not
+/// recorded. An unchanged name of an earlier release keeps
 /// its folded form.
 pub async fn update(
     transaction: &mut Connection,
@@ -216,13 +217,18 @@ pub async fn update(
     let NewAccount {
         username, profile, ..
     } = account;
-    let query = sqlx::query_as(
+    let query = sqlx::query(
         "update users
-         set username = $2, folded = case when username = $2 then folded else $3 end,
+         set username = $2, folded = case when users.username = $2 then users.folded else $3 end,
              first_name = $4, last_name = $5, email = $6, phone = $7, user_status = $8,
-             password_hash = coalesce($9, password_hash)
-         where id = $1
-         returning id, caller_id, username, first_name, last_name, email, phone, user_status",
+             password_hash = coalesce($9, users.password_hash)
+         from (select * from users where id = $1 for update) old
+         where users.id = old.id
+         returning users.id, users.caller_id, users.username, users.first_name, users.last_name, users.email, users.phone,
+             users.user_status,
+             $9 is not null
+             or (old.username, old.first_name, old.last_name, old.email, old.phone, old.user_status) is distinct from
+                (users.username, users.first_name, users.last_name, users.email, users.phone, users.user_status) as is_altered",
     )
     .bind(id.0)
     .bind(username.as_str())
@@ -234,10 +240,13 @@ pub async fn update(
     .bind(account.status)
     .bind(account.password_hash());
     match with_timeout(query.fetch_optional(&mut *transaction)).await {
-        Ok(Some(user)) => {
-            let has_password = account.password_hash.is_some();
-            let record = of_account(&user, Action::Changed, has_password, initiator);
-            record::write(transaction, &[record]).await?;
+        Ok(Some(row)) => {
+            let user = User::from_row(&row)?;
+            if row.try_get("is_altered")? {
+                let has_password = account.password_hash.is_some();
+                let record = of_account(&user, Action::Changed, has_password, initiator);
+                record::write(transaction, &[record]).await?;
+            }
             Ok(UpdateOutcome::Updated(user))
         }
         Ok(None) => Ok(UpdateOutcome::NotFound),

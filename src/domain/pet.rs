@@ -360,7 +360,7 @@ pub struct Pet {
     /// Identifier.
     #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub id: PetId,
-    /// Version, which changes with every write.
+    /// Version, which changes with every write that alters the pet.
     #[serde(skip)]
     pub version: Version,
     /// Other fields.

@@ -512,6 +512,23 @@ async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
 }
 
 /// DNS rebinding: the page of another site reaches this machine, with the site's name in `Host`.
+/// Sign-up needs no key, but that of an administrator gives a status.
+#[tokio::test(flavor = "multi_thread")]
+async fn demo_key_of_a_sign_up_is_refused_unless_the_host_is_loopback() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let body = r#"{"username":"x","userStatus":7}"#;
+    let fields = format!(
+        "Content-Type: application/json\r\nContent-Length: {}\r\napi_key: special-key\r\n",
+        body.len()
+    );
+    for (host, status) in [("evil.example", 403), ("localhost", 201)] {
+        let request = format!("POST /api/v3/user HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n{body}");
+        let response = RawConnection::exchange(service.address, request).await;
+        assert_eq!(response.status, status, "{host}: {response}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwards() {
     let home = Home::new();

@@ -101,6 +101,18 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
     let second = path().await;
     by_hand("sold").await;
     refused("is sold").await;
+    // The delivery of its order alters nothing of it.
+    let sold = app.get(&format!("/pet/{pet}")).await.etag();
+    let delivered = json!({"status": "delivered"});
+    app.patch(&second, &delivered).is(200).await;
+    assert_eq!(app.get(&format!("/pet/{pet}")).await.etag(), sold);
+    let changes = app
+        .get("/changes?order=desc&limit=2")
+        .is(200)
+        .await
+        .changes();
+    let kinds: Vec<_> = changes.iter().map(|it| &it["kind"]).collect();
+    assert_eq!(kinds, ["order", "pet"], "{changes:?}");
     app.delete(&second).is(200).await;
     assert_eq!(status(&app, pet).await, "sold");
     by_hand("pending").await;

@@ -56,6 +56,29 @@ async fn user_status_of_a_new_account_is_set_by_administrators() {
     wrong.await.problem(401);
     let without = sign_up(&app, &json!({"username": "x"})).header("api_key", "x");
     without.is(201).await;
+    let of_proxy = sign_up(&app, &json!({"username": "y", "userStatus": 7}));
+    let of_proxy = of_proxy.header("authorization", "Basic dXNlcjpwYXNz");
+    assert_eq!(of_proxy.is(201).await.json()["userStatus"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn change_that_alters_nothing_of_an_account_is_not_recorded() {
+    let app = TestApp::start().await;
+    sign_up(&app, &account("ada")).is(201).await;
+    let put = |change: Value| {
+        let put = app.request(Method::PUT, "/user/ada").json(&change);
+        put.is(200)
+    };
+    let records = async || app.get("/changes?kind=user").is(200).await.changes().len();
+    put(json!({"email": "a@example.com"})).await;
+    assert_eq!(records().await, 2);
+    let same = json!({"username": "ada", "email": "a@example.com", "userStatus": 0});
+    for response in join_all((0..4).map(|_| put(same.clone()))).await {
+        assert_eq!(response.json()["email"], "a@example.com");
+    }
+    assert_eq!(records().await, 2);
+    put(json!({"email": "a@example.com", "password": PASSWORD})).await;
+    assert_eq!(records().await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

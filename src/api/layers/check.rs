@@ -9,13 +9,12 @@ use axum::{
 use super::{Incoming, Middleware, Next};
 use crate::{
     api::{
-        credentials::credentials,
+        credentials::has_demo_key,
         error::Error,
         extract::{is_host, is_local},
         fields::Violations,
         request_context::RequestContext,
     },
-    auth::Credentials,
     domain::plan::Plan,
 };
 
@@ -122,13 +121,8 @@ pub fn local_demo_keys(
         if demo_keys.is_empty() || !needs_caller {
             return Ok(());
         }
-        let is_demo = |key: &str| demo_keys.iter().any(|(demo, _)| *demo == key);
-        let has_demo_key = match credentials(request.headers()) {
-            Ok(Some(Credentials::ApiKey(key) | Credentials::Bearer(key))) => is_demo(key),
-            Ok(Some(Credentials::Both { api_key, bearer })) => is_demo(api_key) || is_demo(bearer),
-            Ok(None) | Err(_) => false,
-        };
-        if has_demo_key && !is_local(request) {
+        let has_demo_key = has_demo_key(request.headers(), demo_keys);
+        if has_demo_key && !is_local(request.version(), request.uri(), request.headers()) {
             return Err(Error::DemoKeyNotLocal);
         }
         Ok(())

@@ -7,13 +7,17 @@ use std::{any::Any, panic::AssertUnwindSafe};
 
 use axum::{
     body::Body,
-    http::{HeaderValue, header},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use futures_util::FutureExt as _;
 
 use super::{Incoming, Middleware, Next};
 use crate::api::{error::Error, request_context::RequestContext};
+
+/// Media types of changes of a resource, in a 415 response to a PATCH (RFC 5789 §3.1).
+const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
+const PATCHES: &str = "application/merge-patch+json, application/json";
 
 /// Writes the body of an [`Error`], which handlers and the layers inside leave in an extension of the response.
 #[derive(Debug)]
@@ -22,6 +26,7 @@ pub struct ErrorBody;
 impl Middleware for ErrorBody {
     async fn call(&self, request: Incoming<'_>, next: &impl Next) -> Response {
         let context = RequestContext::of(&request).clone();
+        let is_patch = request.method() == Method::PATCH;
         let mut response = next.call(request).await;
         let status = response.status();
         if status.is_client_error() || status.is_server_error() {
@@ -30,6 +35,9 @@ impl Middleware for ErrorBody {
             let headers = response.headers_mut();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
             headers.insert(header::CONTENT_LENGTH, body.len().into());
+            if is_patch && status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+                headers.insert(ACCEPT_PATCH, HeaderValue::from_static(PATCHES));
+            }
             *response.body_mut() = Body::from(body);
         }
         response
@@ -60,7 +68,7 @@ fn respond(panic: &(dyn Any + Send)) -> Response {
 mod tests {
     use std::sync::Arc;
 
-    use axum::{Router, extract::Request, http::StatusCode};
+    use axum::{Router, extract::Request};
     use http_body_util::BodyExt as _;
     use tower::{ServiceBuilder, ServiceExt};
 

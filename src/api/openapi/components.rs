@@ -123,8 +123,8 @@ pub const ERRORS: &[SharedError] = &[
         description: "The request head is too large." },
     SharedError { status: "500", name: "InternalError", causes: &["always"],
         description: "An internal error occurred." },
-    SharedError { status: "501", name: "UnsupportedTransferCoding", causes: &["body"],
-        description: "The body has another `Transfer-Encoding` than `chunked`." },
+    SharedError { status: "501", name: "UnsupportedTransferCoding", causes: &["always"],
+        description: "The body has a transfer coding below `chunked`." },
     SharedError { status: "503", name: "Unavailable", causes: &["always"],
         description: "The service is overloaded, the database is not available, or the request took too long." },
 ];

@@ -58,7 +58,11 @@ where
     };
     let (remote, local) = (index(false)?, index(has_demo_keys)?);
     let index = get(async move |conditions: Conditions, request: Request| {
-        let index = if is_local(&request) { local } else { remote };
+        let index = if is_local(request.version(), request.uri(), request.headers()) {
+            local
+        } else {
+            remote
+        };
         index.respond(&conditions)
     });
     let mut router = Router::new().route(BASE, index);

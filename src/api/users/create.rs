@@ -4,16 +4,16 @@ use std::slice;
 
 use axum::{
     extract::State,
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, Uri, Version},
     response::Response,
 };
 
 use super::body::{NewUserBody, NewUsers, NewUsersBody, UserDetailsBody, Users};
 use crate::{
     api::{
-        credentials::{credentials, find_caller},
+        credentials::{credentials, find_caller, has_demo_key},
         error::Error,
-        extract::{Json, percent_encode},
+        extract::{Json, is_local, percent_encode},
         operations::BASE,
         request_context::RequestContext,
         response,
@@ -31,7 +31,8 @@ use crate::{
 /// Sign up
 ///
 /// Needs no credential. The account has the Free plan and can read pets and its own orders, and place orders; log in to
-/// use it. The operator can close sign-up. `userStatus` needs a credential with the scope `admin`. An `Idempotency-Key` is ignored: a repetition gets 409, since the username is taken.
+/// use it. The operator can close sign-up. `userStatus` needs a credential with the scope `admin`. An `Idempotency-Key` is
+/// ignored: a repetition gets 409, since the username is taken.
 #[utoipa::path(
     post, path = "/user", operation_id = "createUser", tag = "user", security(()),
     request_body(content = NewUserBody, description = "The account to create."),
@@ -47,15 +48,18 @@ pub(super) async fn sign_up(
     State(state): State<AppState>,
     context: RequestContext,
     initiator: Initiator,
-    headers: HeaderMap,
+    (version, uri, headers): (Version, Uri, HeaderMap),
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
     if !state.sign_up {
         return Err(Error::SignUpClosed);
     }
     let (mut account, password) = body.into_new_user()?;
-    if account.status != 0 && !is_administrator(&state, &context, &headers).await? {
-        account.status = 0;
+    if account.status != 0 {
+        let is_local = is_local(version, &uri, &headers);
+        if !is_administrator(&state, &context, &headers, is_local).await? {
+            account.status = 0;
+        }
     }
     refuse_taken(&state.database, slice::from_ref(&account)).await?;
     if let Some(password) = password {
@@ -72,14 +76,19 @@ pub(super) async fn sign_up(
     response::created(location, user)
 }
 
-/// Returns true if a request that needs no credential has that of an administrator. Fails if it has one that is not valid.
+/// Returns true if a request that needs no credential has that of an administrator. Fails if it has one that is not valid, or a
+/// demo key and is not local. A malformed one, such as that of a proxy, counts as none.
 async fn is_administrator(
     state: &AppState,
     context: &RequestContext,
     headers: &HeaderMap,
+    is_local: bool,
 ) -> Result<bool, Error> {
-    if let Ok(None) = credentials(headers) {
+    let Ok(Some(_)) = credentials(headers) else {
         return Ok(false);
+    };
+    if !is_local && has_demo_key(headers, state.demo_keys) {
+        return Err(Error::DemoKeyNotLocal);
     }
     let caller = find_caller(state, headers, context.client_address()).await?;
     Ok(caller.scopes.contains(Scope::Admin))

@@ -102,17 +102,6 @@ async fn replace(
 ) -> Result<Response, Error> {
     let Account { user, .. } = find(&state.database, &username, &caller).await?;
     let details = body.into_change(&user.username)?;
-    let status = details.status;
-    let status = status.filter(|_| caller.scopes.contains(Scope::Admin));
-    let changed = User {
-        username: details.username.unwrap_or_else(|| user.username.clone()),
-        profile: details.profile,
-        status: status.unwrap_or(user.status),
-        ..user.clone()
-    };
-    if changed == user && details.password.is_none() {
-        return response::json(StatusCode::OK, &user);
-    }
     let password_hash = match details.password {
         Some(password) => {
             let hashes = &state.concurrency.password_hashes;
@@ -121,10 +110,12 @@ async fn replace(
         }
         None => None,
     };
+    let status = details.status;
+    let status = status.filter(|_| caller.scopes.contains(Scope::Admin));
     let change = NewAccount {
-        username: changed.username,
-        profile: changed.profile,
-        status: changed.status,
+        username: details.username.unwrap_or(user.username),
+        profile: details.profile,
+        status: status.unwrap_or(user.status),
         password_hash,
     };
     let changed = state.database.transact(async |transaction| {

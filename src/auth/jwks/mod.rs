@@ -9,8 +9,8 @@
 //! - An issuer can only assert its own subjects.
 //! - An invalid token reaches neither the database nor the credential cache. A token of a disabled caller is not cached.
 //!
-//! A token without `kid` is valid if exactly one key has its algorithm. If an issuer of such tokens replaces that key,
-//! the change is noticed when the cached key is an hour old.
+//! A token without `kid` is verified with each key of its algorithm, at most 16. If an issuer of such tokens replaces its keys,
+//! the change is noticed when the cached keys are an hour old.
 
 mod fetch;
 mod keys;

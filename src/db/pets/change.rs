@@ -231,11 +231,8 @@ async fn replace_at_once(
         ")
              from current, jsonb_populate_record(null::pets, $1) as given
              where pets.id = $2 and pets.id = current.id
-               and (",
-        client_columns!("pets."),
-        ") is distinct from (",
-        client_columns!("given."),
-        ")
+               and (pets.status, pets.name, pets.category, pets.photo_urls, pets.tags)
+                   is distinct from (given.status, given.name, given.category, given.photo_urls, given.tags)
              returning pets.id, pets.version, current.status as old_status, pets.status
          ), ",
         recorded!(

@@ -252,14 +252,15 @@ async function* events(body) {
 /** Signs a user in, and returns the credential. */
 export async function logIn(username, password) {
   const token = await json("POST", "user/login", { body: { username, password }, as: null });
-  return { header: "authorization", value: `Bearer ${token}` };
+  // A proxy with a password needs the Authorization of the browser.
+  return { header: "api_key", value: token, isSession: true };
 }
 
 /** Forgets the credential, and ends the session of a user. The session ends by itself if the server does not respond. */
 export function signOut() {
   const current = credential();
   keep(null);
-  if (current?.header === "authorization") send("GET", "user/logout", { as: current }).catch(() => {});
+  if (current?.isSession) send("GET", "user/logout", { as: current }).catch(() => {});
 }
 
 /** Returns true if this page may use the public demo keys. */
