@@ -87,6 +87,7 @@ def send_all():
     send_api("POST", "/pet", b" " * (2 << 20))
     send_api("GET", "/pet/findByTags?tags=" + "x" * 9_000)
     send_api("GET", pet, X_Long="x" * 20_000)
+    send_api("POST", "/pet", b"0\r\n\r\n", Transfer_Encoding="gzip, chunked")
     send_api("DELETE", "/pet")
     once = str(uuid.uuid4())
     for it in ("a", "b"):
