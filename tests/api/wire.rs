@@ -103,6 +103,10 @@ async fn request_head_that_cannot_be_parsed_is_4xx_and_closes_the_connection() {
         assert_eq!(response.header("connection"), "close", "{what}: {response}");
         assert_eq!(raw.closed().await, "", "{what}");
     }
+    // The other refusals are those of hyper.
+    let head = "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n";
+    let refused = RawConnection::exchange(app.address, head).await.is(501);
+    document::check(&Method::POST, "/api/v3/pet", &refused);
     app.bare(Method::GET, "/livez").is(200).await;
 }
 
