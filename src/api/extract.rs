@@ -205,23 +205,25 @@ impl Parameters {
         named.map(|one| one.value.as_str())
     }
 
+    fn items<'a>(&'a self, list: &'a str) -> impl Iterator<Item = &'a Parameter> {
+        self.0.iter().filter(move |one| one.is_item_of(list))
+    }
+
     /// Returns true if a list parameter is given.
     pub fn has_list(&self, name: &str) -> bool {
-        self.0.iter().any(|one| one.is_item_of(name))
+        self.items(name).next().is_some()
     }
 
     /// Returns the values of a list parameter, which may be repeated, separated by commas, or both. An encoded comma is a
     /// character of a value (RFC 3986 §2.2).
     pub fn list(&self, name: &str) -> Vec<String> {
-        let items = self.0.iter().filter(|one| one.is_item_of(name));
-        items.flat_map(Parameter::elements).collect()
+        self.items(name).flat_map(Parameter::elements).collect()
     }
 
     /// Returns the values of a list parameter whose values have no commas: an encoded comma separates, too, because many
     /// HTTP libraries encode it.
     pub fn words(&self, name: &str) -> Vec<String> {
-        let items = self.0.iter().filter(|one| one.is_item_of(name));
-        let words = items.flat_map(|one| one.value.split(','));
+        let words = self.items(name).flat_map(|one| one.value.split(','));
         words.map(str::to_owned).collect()
     }
 

@@ -15,9 +15,10 @@ use futures_util::FutureExt as _;
 use super::{Incoming, Middleware, Next};
 use crate::api::{error::Error, request_context::RequestContext};
 
-/// Media types of changes of a resource, in a 415 response to a PATCH (RFC 5789 §3.1).
+/// Header of a 415 response to a PATCH (RFC 5789 §3.1).
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
-const PATCHES: &str = "application/merge-patch+json, application/json";
+/// Media types that a PATCH may have.
+const PATCH_TYPES: &str = "application/merge-patch+json, application/json";
 
 /// Writes the body of an [`Error`], which handlers and the layers inside leave in an extension of the response.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ impl Middleware for ErrorBody {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
             headers.insert(header::CONTENT_LENGTH, body.len().into());
             if is_patch && status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
-                headers.insert(ACCEPT_PATCH, HeaderValue::from_static(PATCHES));
+                headers.insert(ACCEPT_PATCH, HeaderValue::from_static(PATCH_TYPES));
             }
             *response.body_mut() = Body::from(body);
         }

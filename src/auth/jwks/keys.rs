@@ -66,21 +66,15 @@ impl KeySet {
     /// Tries the keys with its identifier, or all if it has none, that are for its algorithm (RFC 7517 §4.5).
     pub fn verify(&self, token: &Token<'_>) -> Option<Result<(), Error>> {
         let id = token.header.kid.as_ref();
-        let named = (self.0.iter()).filter(|key| id.is_none() || key.id.as_ref() == id);
+        let mut named = (self.0.iter()).filter(|key| id.is_none() || key.id.as_ref() == id);
         let matching = (named.clone()).filter(|key| key.algorithm == token.header.alg);
-        let is_known = matching.clone().next().is_some();
-        if !is_known && (id.is_none() || named.clone().next().is_none()) {
-            return None;
+        let mut candidates = matching.take(MAX_CANDIDATES).peekable();
+        if candidates.peek().is_none() {
+            let has_key = id.is_some() && named.next().is_some();
+            return has_key.then(|| Err(refused("the key with its kid is for another algorithm")));
         }
-        let reason = if is_known {
-            "no key of the issuer verifies it, or its iss or aud is another"
-        } else {
-            "the key with its kid is for another algorithm"
-        };
-        let is_valid = matching
-            .clone()
-            .take(MAX_CANDIDATES)
-            .any(|key| key.verifies(token));
+        let is_valid = candidates.any(|key| key.verifies(token));
+        let reason = "no key of the issuer verifies it, or its iss or aud is another";
         Some(is_valid.then_some(()).ok_or_else(|| refused(reason)))
     }
 }

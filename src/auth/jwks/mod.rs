@@ -26,9 +26,8 @@ use chrono::{DateTime, Utc};
 use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 
-use self::source::Source;
-use self::token::refused;
 pub use self::token::{Token, looks_like_jwt};
+use self::{source::Source, token::refused};
 use super::error::Error;
 use crate::{
     config,
