@@ -35,7 +35,7 @@ pub enum Error {
     SocketNames(String),
     #[error(transparent)]
     Config(#[from] config::Error),
-    #[error("{0}. Check database.url (DATABASE_URL), or unset it to run an embedded PostgreSQL")]
+    #[error("{0}. Correct it, or see what else is wrong: pet-inventory check")]
     Database(#[from] db::Error),
     #[error(transparent)]
     EmbeddedPostgres(#[from] embedded_postgres::Error),

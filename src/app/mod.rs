@@ -27,7 +27,7 @@ use crate::{
     auth::{Authenticator, jwks::Issuers, password::Passwords},
     blob_store::{BlobStore, OrphanedBlobs},
     config::{self, Config, DemoKeys, Pooler},
-    db::{self, Database},
+    db::{self, Database, DatabaseUrl},
     domain::{address::ListenAddress, clock::Clock},
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
     feed::Feed,
@@ -74,17 +74,7 @@ impl App {
         let inherited = Inherited::take(&config.environment.sockets)?;
         // Before the first metric is looked up.
         let metrics = telemetry::metrics()?;
-        let (options, embedded_postgres) = match &config.database.url {
-            Some(url) => (db::parse_url(url)?, None),
-            None => {
-                let directory = &config.local_postgres.directory;
-                let search = search_path(&config);
-                let embedded = EmbeddedPostgres::start(directory, &search, Durability::Durable);
-                let embedded = Box::pin(embedded).await?;
-                (embedded.connect_options(), Some(embedded))
-            }
-        };
-        let database = open_database(options, &config).await?;
+        let (database, embedded_postgres) = open_database(&config).await?;
 
         let (api, private) = inherited.listen(&config)?;
         let mut admitted = Vec::new();
@@ -295,26 +285,37 @@ pub fn search_path(config: &Config) -> SearchPath {
     }
 }
 
-/// Waits until `database.url` accepts connections, and brings the schema up to date. Logs an error if `database.pooler` lacks a
-/// pooler, which may fail all requests.
-async fn open_database(
-    options: db::ConnectOptions,
-    config: &Config,
-) -> Result<Database, db::Error> {
-    let is_embedded = config.database.url.is_none();
-    let database = Database::new(options.clone(), &config.database);
-    if !is_embedded {
-        Box::pin(database.wait_until_available()).await?;
-    }
+/// Waits until `database.url` accepts connections, or starts the embedded PostgreSQL, and brings the schema up to date. Logs an error
+/// if `database.pooler` lacks a pooler, which may fail all requests.
+async fn open_database(config: &Config) -> Result<(Database, Option<EmbeddedPostgres>), Error> {
     let pooler = config.database.pooler;
-    if !is_embedded
-        && pooler == Pooler::None
-        && let Some(correction) = database.check_pooler().await?
-    {
-        tracing::error!("{correction}; until then, requests may fail");
+    let (options, embedded) = match &config.database.url {
+        Some(url) => {
+            let url = DatabaseUrl::parse(url, config.database.password.as_ref())?;
+            for warning in url.warnings {
+                tracing::warn!("{warning}");
+            }
+            (url.options, None)
+        }
+        None => {
+            let directory = &config.local_postgres.directory;
+            let search = search_path(config);
+            let embedded = EmbeddedPostgres::start(directory, &search, Durability::Durable);
+            let embedded = Box::pin(embedded).await?;
+            (embedded.connect_options(), Some(embedded))
+        }
+    };
+    let database = Database::new(options.clone(), &config.database);
+    if embedded.is_none() {
+        Box::pin(database.wait_until_available()).await?;
+        if pooler == Pooler::None
+            && let Some(correction) = database.check_pooler().await?
+        {
+            tracing::error!("{correction}; until then, requests may fail");
+        }
     }
     Box::pin(db::migrations::apply(&options, pooler)).await?;
-    Ok(database)
+    Ok((database, embedded))
 }
 
 fn connection_limits(server: &config::Server) -> Limits {

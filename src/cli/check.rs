@@ -14,7 +14,7 @@ use super::{
 use crate::{
     blob_store::BlobStore,
     config::{Config, CorsOrigins, Pooler},
-    db::{self, ConnectOptions, Database, Server, ServerVersion},
+    db::{self, ConnectOptions, Database, DatabaseUrl, Server, ServerVersion},
     domain::{address::is_loopback, caller::Scopes},
     http_client,
     maintenance::orphaned_blobs,
@@ -124,8 +124,16 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     }
     let cors = cors_warnings(config).into_iter();
     warnings.extend(cors.map(|warning| ("configuration", warning)));
-    let options = (config.database.url.as_ref()).and_then(|url| db::parse_url(url).ok());
-    if let Some(mode) = options.as_ref().and_then(db::weak_tls_mode) {
+    let url = (config.database.url.as_ref()).and_then(|url| DatabaseUrl::parse(url, None).ok());
+    let Some(DatabaseUrl {
+        options,
+        warnings: of_url,
+    }) = url
+    else {
+        return warnings;
+    };
+    warnings.extend(of_url.into_iter().map(|warning| ("database", warning)));
+    if let Some(mode) = db::weak_tls_mode(&options) {
         warnings.push((
             "database",
             format!(

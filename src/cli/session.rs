@@ -18,7 +18,10 @@ impl Session {
     /// Uses the configured URL, or else joins the running embedded PostgreSQL or starts it.
     pub async fn open(config: &Config) -> Result<Self, Error> {
         let (options, embedded) = match &config.database.url {
-            Some(url) => (db::parse_url(url)?, None),
+            Some(url) => (
+                db::DatabaseUrl::parse(url, config.database.password.as_ref())?.options,
+                None,
+            ),
             None => {
                 let directory = &config.local_postgres.directory;
                 let search = search_path(config);

@@ -9,8 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use secrecy::{ExposeSecret, SecretString};
-use url::Url;
+use secrecy::SecretString;
 
 use super::variables::{ALIASES, PREFIX, names};
 
@@ -96,10 +95,10 @@ impl UrlFiles {
         has_files.then_some(files)
     }
 
-    /// Reads the files again, and returns the URL with the password.
-    pub fn read(&self) -> io::Result<SecretString> {
+    /// Reads the files again, and returns the URL and the password.
+    pub fn read(&self) -> io::Result<(SecretString, Option<SecretString>)> {
         let password = self.password.as_ref().map(Source::read).transpose()?;
-        Ok(with_password(self.url.read()?, password.as_ref()))
+        Ok((self.url.read()?, password))
     }
 }
 
@@ -127,18 +126,6 @@ fn file_of(environment: &HashMap<OsString, OsString>, key: &str) -> Option<PathB
             (_, file) => Some(file.map(PathBuf::from)),
         },
     )?
-}
-
-/// Returns a URL with a password in place of its own.
-pub(super) fn with_password(url: SecretString, password: Option<&SecretString>) -> SecretString {
-    // If it is not a URL, the database client reports that.
-    let (Some(password), Ok(mut parsed)) = (password, Url::parse(url.expose_secret())) else {
-        return url;
-    };
-    let mut query = parsed.query_pairs_mut();
-    query.append_pair("password", password.expose_secret());
-    drop(query);
-    String::from(parsed).into()
 }
 
 /// Returns the value in a file: its text without line breaks at the end.

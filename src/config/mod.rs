@@ -26,7 +26,6 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use url::Url;
 
-use self::files::with_password;
 pub use self::files::{FileError, UrlFiles};
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
@@ -187,11 +186,10 @@ impl Config {
                 .map(|(name, _)| name.to_owned())
                 .collect(),
         };
-        let Database { url, password, .. } = &mut config.database;
+        let Database { url, password, .. } = &config.database;
         let is_option = command_line.database_url.is_some();
-        let files = UrlFiles::of(environment, is_option, url.as_ref(), password.as_ref());
-        *url = url.take().map(|url| with_password(url, password.as_ref()));
-        config.database.files = files;
+        config.database.files =
+            UrlFiles::of(environment, is_option, url.as_ref(), password.as_ref());
         config.validate().map_err(|(key, reason)| Error::Value {
             key,
             reason,

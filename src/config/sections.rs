@@ -77,8 +77,8 @@ pub struct Operations {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Database {
-    /// With the password, if that is set.
     pub url: Option<SecretString>,
+    /// In place of that of the URL.
     pub password: Option<SecretString>,
     pub max_connections: u32,
     #[serde(with = "humantime_serde")]

@@ -59,10 +59,12 @@ fn collect(
     settings.push(Setting {
         key: key.to_owned(),
         value: match key {
-            "database.url"
-            | "images.url"
-            | "telemetry.otlp_endpoint"
-            | "telemetry.otlp_traces_endpoint" => without_password(&value.to_string()).into(),
+            "database.url" => database_url(&value.to_string())
+                .unwrap_or_else(|| HIDDEN.to_owned())
+                .into(),
+            "images.url" | "telemetry.otlp_endpoint" | "telemetry.otlp_traces_endpoint" => {
+                without_password(&value.to_string()).into()
+            }
             "database.password" => HIDDEN.into(),
             "telemetry.otlp_headers" => names_alone(&value.to_string()).into(),
             _ => value.clone().try_deserialize().unwrap_or_default(),
@@ -89,6 +91,42 @@ fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -
 
 /// Replacement for a secret.
 const HIDDEN: &str = "***";
+
+/// Replaces the password and the values of parameters that may be secret. `None` if it is not clear which part is the password.
+fn database_url(text: &str) -> Option<String> {
+    const PUBLIC: [&str; 6] = ["dbname", "host", "hostaddr", "port", "sslmode", "user"];
+    let (scheme, rest) = text.split_once("://")?;
+    let (credentials, rest) = match rest.split_once('@') {
+        None => (String::new(), rest),
+        Some((credentials, rest)) => {
+            let (user, password) = match credentials.split_once(':') {
+                Some((user, _)) => (user, format!(":{HIDDEN}")),
+                None => (credentials, String::new()),
+            };
+            if rest.contains('@') || credentials.contains('/') || user.contains('?') {
+                return None;
+            }
+            (format!("{user}{password}@"), rest)
+        }
+    };
+    let (address, query) = match rest.split_once('?') {
+        Some((address, query)) => (address, Some(query)),
+        None => (rest, None),
+    };
+    let query = query.map_or_else(String::new, |query| {
+        let parameters = query
+            .split('&')
+            .map(|parameter| match parameter.split_once('=') {
+                Some((name, value)) if PUBLIC.contains(&name) && !value.contains('=') => {
+                    parameter.to_owned()
+                }
+                Some((name, _)) => format!("{name}={HIDDEN}"),
+                None => HIDDEN.to_owned(),
+            });
+        format!("?{}", parameters.collect::<Vec<_>>().join("&"))
+    });
+    Some(format!("{scheme}://{credentials}{address}{query}"))
+}
 
 /// Replaces the passwords in a URL, or the whole text if it is not a URL.
 fn without_password(text: &str) -> String {
@@ -148,10 +186,32 @@ mod tests {
                 "postgres://h/d?user=u&password=secret&sslpassword=secret",
                 "postgres://h/d?user=u&password=***&sslpassword=***",
             ),
+            ("postgres://u:sec?ret@h/d", "postgres://u:***@h/d"),
+            (
+                "postgres://u:s@[::1]:1/d?host=/run&sslkey=secret",
+                "postgres://u:***@[::1]:1/d?host=/run&sslkey=***",
+            ),
+            (
+                "postgres://h/d?password=sec&ret",
+                "postgres://h/d?password=***&***",
+            ),
+            ("postgres://u:12/sec?ret=ret@h/d", "***"),
+            ("postgres://u:sec@ret@h/d", "***"),
+            ("postgres://u@h/d?password=sec@ret", "***"),
             ("host=h password=secret", "***"),
         ] {
-            let shown_here = without_password(url);
-            assert_eq!(shown_here.replace("%2A", "*"), shown);
+            assert_eq!(
+                database_url(url).as_deref().unwrap_or(HIDDEN),
+                shown,
+                "{url}"
+            );
+        }
+        for (url, shown) in [
+            ("https://u:secret@h/d", "https://u:***@h/d"),
+            ("https://h/d?password=secret", "https://h/d?password=***"),
+            ("secret", "***"),
+        ] {
+            assert_eq!(without_password(url).replace("%2A", "*"), shown);
         }
     }
 }

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::{
-    error::{Class, Connections, Consequences, is_prepared_statement_mismatch},
+    error::{Class, Connections, Consequences, is_prepared_statement_mismatch, message},
     options::OptionsSource,
     pooler,
     scope::Held,
@@ -153,7 +153,11 @@ impl Breaker {
         drop(times);
         if is_logged {
             let remedy = is_prepared_statement_mismatch(error).then_some(pooler::SET_TRANSACTION);
-            tracing::warn!(%error, remedy, "failed to execute a database statement");
+            tracing::warn!(
+                error = message(error),
+                remedy,
+                "failed to execute a database statement"
+            );
         }
         if is_server_in_doubt {
             self.probe_soon();
@@ -283,14 +287,20 @@ async fn probe_until_available(breaker: Weak<Inner>) {
             Err(error) => match failed_since {
                 None => {
                     failed_since = Some(Instant::now());
-                    tracing::warn!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
+                    tracing::warn!(
+                        error = message(&error),
+                        "opened the circuit breaker; refusing statements until PostgreSQL responds"
+                    );
                     metrics::counter!("db_client_breaker_opened_total").increment(1);
                     breaker.0.is_open.store(true, Ordering::Release);
                     breaker.0.opened.notify_waiters();
                 }
                 Some(since) if !is_long_outage && since.elapsed() >= LONG_OUTAGE => {
                     is_long_outage = true;
-                    tracing::error!(%error, "failed to reach PostgreSQL for 10 s; refusing statements until it responds");
+                    tracing::error!(
+                        error = message(&error),
+                        "failed to reach PostgreSQL for 10 s; refusing statements until it responds"
+                    );
                 }
                 Some(_) => {}
             },

@@ -1,6 +1,6 @@
 //! Classifies failures of PostgreSQL by their consequence for the request.
 
-use std::{io, sync::Arc};
+use std::{borrow::Cow, io, sync::Arc};
 
 use sqlx::{migrate::MigrateError, postgres::PgDatabaseError};
 use tokio::sync::{mpsc::error::TrySendError, oneshot::error::RecvError};
@@ -10,7 +10,7 @@ use tokio::sync::{mpsc::error::TrySendError, oneshot::error::RecvError};
 pub enum Error {
     /// PostgreSQL cannot be reached, is starting or stopping, is read-only, lacks resources, or refuses the role, its password
     /// or the database. A later retry may succeed.
-    #[error("PostgreSQL is unavailable: {0}")]
+    #[error("PostgreSQL is unavailable: {}", message(.0))]
     Unavailable(#[source] Arc<sqlx::Error>),
     /// No result in time.
     #[error("PostgreSQL did not respond in time")]
@@ -27,17 +27,17 @@ pub enum Error {
     #[error("too many requests wait for PostgreSQL")]
     Overloaded,
     /// Lock timeout: another transaction held a lock for too long.
-    #[error("another transaction held a lock for too long: {0}")]
+    #[error("another transaction held a lock for too long: {}", message(.0))]
     Locked(#[source] Arc<sqlx::Error>),
     /// Serialization failure or deadlock with another transaction; a retry may succeed.
-    #[error("serialization failure or deadlock with another transaction: {0}")]
+    #[error("serialization failure or deadlock with another transaction: {}", message(.0))]
     Contended(#[source] Arc<sqlx::Error>),
     /// Stored value that this version of the program cannot read.
     #[error("invalid value in the database: {0}")]
     Corrupt(String),
-    /// Invalid database URL.
-    #[error("invalid URL of the database (database.url or DATABASE_URL): {0}")]
-    Url(#[source] Arc<sqlx::Error>),
+    /// Invalid database URL, with the reason.
+    #[error("database.url (DATABASE_URL) {0}")]
+    Url(Cow<'static, str>),
     /// Schema of a build before 0.1.0, with its last migration.
     #[error(
         "the database has the schema {0:04} of an earlier build, and is left as it is. Move its data to a new database: \
@@ -46,11 +46,29 @@ pub enum Error {
     )]
     EarlierSchema(i64),
     /// Failed migration.
-    #[error("migration failed: {0}")]
+    #[error("migration failed: {}", migration_message(.0))]
     Migrate(#[source] Arc<MigrateError>),
     /// Statement that PostgreSQL refuses: a bug in this program.
-    #[error("{0}")]
+    #[error("{}", message(.0))]
     Query(#[source] Arc<sqlx::Error>),
+}
+
+/// Returns the message of an error. sqlx adds the line of PostgreSQL's source.
+pub(super) fn message(error: &sqlx::Error) -> String {
+    match error.as_database_error() {
+        Some(error) => error.message().to_owned(),
+        None => error.to_string(),
+    }
+}
+
+fn migration_message(error: &MigrateError) -> String {
+    match error {
+        MigrateError::Execute(error) => message(error),
+        MigrateError::ExecuteMigration(error, version) => {
+            format!("{version:04}: {}", message(error))
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// Error that may contain a database error, such as those of the layers above.

@@ -21,6 +21,7 @@ mod connect;
 pub mod credential_changes;
 pub mod credentials;
 mod database;
+mod database_url;
 pub mod deadline;
 pub mod deliveries;
 mod error;
@@ -56,11 +57,12 @@ pub use self::{
     codec::SecretHash,
     connect::Connection,
     database::Database,
+    database_url::DatabaseUrl,
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
     health::HealthCheck,
     large_reads::Cost,
-    options::{ConnectOptions, parse_url, weak_tls_mode},
+    options::{ConnectOptions, weak_tls_mode},
     parts::{Found, MAX_SMALL, Part, Rest},
     pool::Usage,
     pooler::PLANNER_SETTINGS,

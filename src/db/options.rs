@@ -1,14 +1,10 @@
 //! Options of connections: read from the URL, or from files with the URL or the password, again for each new connection.
 
-use std::{
-    str::FromStr as _,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use secrecy::{ExposeSecret, SecretString};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use super::{error::Error, pooler};
+use super::{database_url::DatabaseUrl, error::Error, pooler};
 use crate::{
     config::{self, Pooler, UrlFiles},
     domain::address::is_loopback,
@@ -40,9 +36,9 @@ impl OptionsSource {
         if let Some(files) = self.files.clone() {
             let reading = tokio::task::spawn_blocking(move || files.read());
             let read = reading.await.unwrap_or_else(|panic| Err(panic.into()));
-            let url = read.map_err(|error| Error::Url(Arc::new(error.into())));
-            match url.and_then(|url| parse_url(&url)) {
-                Ok(options) => *self.last() = compatible(options, self.pooler),
+            let read = read.map_err(|error| Error::Url(format!("cannot be read: {error}").into()));
+            match read.and_then(|(url, password)| DatabaseUrl::parse(&url, password.as_ref())) {
+                Ok(url) => *self.last() = compatible(url.options, self.pooler),
                 Err(error) => {
                     tracing::warn!(%error, "failed to read the URL of the database again; connecting with the one before");
                 }
@@ -59,11 +55,6 @@ impl OptionsSource {
 
 fn compatible(options: ConnectOptions, pooler: Pooler) -> ConnectOptions {
     pooler::compatible(options, pooler).application_name("pet-inventory")
-}
-
-/// Parses a `postgres://` URL. Errors do not contain it, because it may contain a password.
-pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
-    ConnectOptions::from_str(url.expose_secret()).map_err(|error| Error::Url(error.into()))
 }
 
 /// Returns the `sslmode` of connections to another host if it is weaker than `verify-full`: then an attacker in the network
@@ -85,6 +76,9 @@ pub fn weak_tls_mode(options: &ConnectOptions) -> Option<&'static str> {
 pub(super) fn server(options: &ConnectOptions) -> String {
     match options.get_socket() {
         Some(folder) => folder.display().to_string(),
+        None if options.get_host().contains(':') => {
+            format!("[{}]:{}", options.get_host(), options.get_port())
+        }
         None => format!("{}:{}", options.get_host(), options.get_port()),
     }
 }

@@ -58,7 +58,9 @@ pub fn start(config: &Config) -> Result<Telemetry, Error> {
     // an orderly stop of PostgreSQL is an error.
     let filter = filter
         .add_directive(format!("{}=off", trace_context::TARGET).parse()?)
-        .add_directive("sqlx_core::pool=off".parse()?);
+        .add_directive("sqlx_core::pool=off".parse()?)
+        // They have lines of `.pgpass` with their passwords.
+        .add_directive("sqlx_postgres::options::pgpass=off".parse()?);
     let human = match config.format {
         LogFormat::Human => true,
         LogFormat::Json => false,

@@ -309,25 +309,6 @@ fn errors_name_the_key() {
 }
 
 #[test]
-fn password_replaces_that_of_the_database_url() {
-    let password = r#"p@s:s/w?o=r&d#%41+"'\ {é"#;
-    for url in [
-        "postgres://pets@h/d",
-        "postgres://pets:other@h/d?sslmode=disable",
-        "postgres:///d?host=/run&password=other",
-    ] {
-        let settings = [("database.url", url), ("database.password", password)];
-        let config = load("", &settings).expect("valid");
-        assert!(!format!("{config:?}").contains(password), "{config:?}");
-        let url = config.database.url.expect("a URL");
-        let url: url::Url = url.expose_secret().parse().expect("a URL");
-        // The last one counts.
-        let (name, value) = url.query_pairs().last().expect("a pair");
-        assert_eq!((&*name, &*value), ("password", password));
-    }
-}
-
-#[test]
 fn errors_name_the_file() {
     for (text, key) in [
         ("[server]\nlisten = 5", "server.listen"),

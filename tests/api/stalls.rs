@@ -118,7 +118,7 @@ async fn request_whose_client_disconnects_keeps_its_connection_until_its_end() {
 fn database(test: &TestDatabase) -> Database {
     let config = config(&test.url(), &[]);
     let url = config.database.url.as_ref().expect("a URL");
-    let options = db::parse_url(url).expect("a URL");
+    let options = db::DatabaseUrl::parse(url, None).expect("a URL").options;
     Database::new(options, &config.database)
 }
 

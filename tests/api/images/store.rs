@@ -28,7 +28,9 @@ async fn sweep(database: &TestDatabase, folder: &Path) {
     let settings = [("PET_INVENTORY__IMAGES__URL", &*url_of(folder))];
     let config = config(&database.url(), &settings);
     let blobs = BlobStore::new(&config).expect("a place");
-    let options = db::parse_url(&database.url().into()).expect("a URL");
+    let options = db::DatabaseUrl::parse(&database.url().into(), None)
+        .expect("a URL")
+        .options;
     let database = Database::new(options, &config.database);
     sweep_orphans(&database, &blobs, DAY).await.expect("swept");
     database.close().await;
