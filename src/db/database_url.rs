@@ -8,9 +8,10 @@ use std::{borrow::Cow, collections::BTreeMap, fs::File, net::IpAddr, str::FromSt
 
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret, SecretString};
+use sqlx::postgres::PgConnectOptions;
 use url::form_urlencoded;
 
-use super::{error::Error, options::ConnectOptions};
+use super::error::Error;
 
 /// Parameters of libpq that the service uses.
 const USED: [&str; 11] = [
@@ -53,7 +54,7 @@ type Reason = Cow<'static, str>;
 #[derive(Debug, Clone)]
 pub struct DatabaseUrl {
     /// Options of connections.
-    pub options: ConnectOptions,
+    pub options: PgConnectOptions,
     /// Sentences about parameters that have no effect.
     pub warnings: Vec<String>,
 }
@@ -85,7 +86,7 @@ fn read(url: &SecretString, password: Option<&SecretString>) -> Result<DatabaseU
         .extend_pairs(&parts)
         .finish();
     // It has only parameters that sqlx knows, so that nothing is logged. sqlx takes the rest from `PG…` variables and `.pgpass`.
-    let options = ConnectOptions::from_str(&format!("postgres://?{query}"));
+    let options = PgConnectOptions::from_str(&format!("postgres://?{query}"));
     // The error may contain a value.
     let options = options.map_err(|_| "is not usable")?;
     Ok(DatabaseUrl { options, warnings })

@@ -42,6 +42,7 @@ const API_SHARED: &[&str] =
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =
     &["administration", "batch", "breaker", "codec", "connect", "database", "deadline", "error", "large_reads", "options",
+    "database_url",
       "parts", "pool", "pooler", "record", "scope", "sequences", "turns"];
 
 /// Technologies, and the modules that own them: no other module imports these crates.
