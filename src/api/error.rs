@@ -279,6 +279,7 @@ impl Error {
             Self::Database(
                 db::Error::Corrupt(_)
                 | db::Error::EarlierSchema(_)
+                | db::Error::Unmet(_)
                 | db::Error::Url(_)
                 | db::Error::Migrate(_)
                 | db::Error::Query(_),

@@ -26,7 +26,8 @@ use crate::{
     config::Config,
     db::{
         self, Database,
-        backups::{self, StoredImage, TABLES},
+        backups::{self, StoredImage},
+        schema::TABLES,
     },
 };
 
@@ -152,7 +153,7 @@ async fn write(
     }
     let database = Database::new(session.options.clone(), &config.database);
     let mut backup = backups::Backup::begin(database.connect_without_timeout().await?).await?;
-    if backup.schema > db::migrations::latest() {
+    if backup.schema > db::schema::latest() {
         return Err(NEWER.into());
     }
     let out = BufWriter::with_capacity(1 << 20, bar.wrap_write(out));

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     blob_store::BlobStore,
     config::{Config, CorsOrigins, Pooler},
-    db::{self, ConnectOptions, Database, DatabaseUrl, Server, ServerVersion},
+    db::{self, Conditions, ConnectOptions, Database, DatabaseUrl, Server},
     domain::{address::is_loopback, caller::Scopes},
     http_client,
     maintenance::orphaned_blobs,
@@ -37,7 +37,12 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
     let mut warnings = warnings(config);
     match Session::open(config).await {
         Ok(session) => {
-            let server = database(config, &session.options).await;
+            let pooler = config.database.pooler;
+            let conditions = db::migrations::conditions(&session.options, pooler).await;
+            let server = match (database(config, &session.options).await, &conditions) {
+                (Ok(_), Ok(it)) if !it.server.is_empty() => Err(it.server.join(". Also, ").into()),
+                (server, _) => server,
+            };
             match server {
                 Ok(server) => {
                     results.push(("database", Ok(description(config, &server))));
@@ -52,8 +57,11 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
                 }
                 Err(error) => results.push(("database", Err(error))),
             }
-            let schema = schema(config, &session.options).await;
+            let schema = conditions.map_err(Error::from).and_then(schema);
             let current = schema.is_ok().then_some(&session);
+            if current.is_some() && is_administration_ending(config, &session.options).await {
+                warnings.push(("database", ADMINISTRATION.to_owned()));
+            }
             let images = images(config, current).await;
             results.extend([("schema", schema), ("images", images)]);
             session.close().await?;
@@ -91,6 +99,10 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
         ExitCode::FAILURE
     })
 }
+
+/// Warning of [`is_administration_ending`].
+const ADMINISTRATION: &str = "no administrator has a key that is valid for another day: create one with \
+    pet-inventory keys create --caller NAME --scope admin";
 
 /// Returns settings that work but may be insecure, with their parts.
 fn warnings(config: &Config) -> Vec<(&'static str, String)> {
@@ -274,13 +286,6 @@ async fn database(config: &Config, options: &ConnectOptions) -> Result<Server, E
     if let Some(correction) = pooler.map_err(|error| format!("{error}: {NEXT}"))? {
         return Err(correction.into());
     }
-    let oldest = ServerVersion::OLDEST_SUPPORTED;
-    let version = server.version;
-    if version < oldest {
-        return Err(
-            format!("PostgreSQL {version} is too old: upgrade to {oldest} or newer").into(),
-        );
-    }
     Ok(server)
 }
 
@@ -294,12 +299,23 @@ fn description(config: &Config, Server { version, .. }: &Server) -> String {
     }
 }
 
-async fn schema(config: &Config, options: &ConnectOptions) -> Result<String, Error> {
-    let pooler = config.database.pooler;
-    match db::migrations::pending(options, pooler)
-        .await?
-        .len()
-    {
+/// Returns true if the keys of all administrators have expired, or will within a day. An error is reported by another check.
+async fn is_administration_ending(config: &Config, options: &ConnectOptions) -> bool {
+    let database = Database::new(options.clone(), &config.database);
+    let is_ending = database.run(db::administration::is_ending).await;
+    database.close().await;
+    is_ending.is_ok_and(|it| it)
+}
+
+fn schema(
+    Conditions {
+        schema, pending, ..
+    }: Conditions,
+) -> Result<String, Error> {
+    if !schema.is_empty() {
+        return Err(schema.join(". Also, ").into());
+    }
+    match pending.len() {
         0 => Ok("up to date".to_owned()),
         count => Err(format!(
             "pending migrations: {count}; serve applies them at startup, or run: pet-inventory migrate"

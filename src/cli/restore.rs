@@ -27,7 +27,8 @@ use crate::{
     config::{Config, DemoKeys},
     db::{
         self, Database,
-        backups::{self, OLDEST_SCHEMA, TABLES, is_known},
+        backups::{self, OLDEST_SCHEMA, is_known},
+        schema::TABLES,
     },
     maintenance::orphaned_blobs,
 };
@@ -112,7 +113,7 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
     if !header.is_valid() {
         return Err(archive::UNKNOWN.into());
     }
-    let latest = db::migrations::latest();
+    let latest = db::schema::latest();
     if header.format != FORMAT || !is_known(header.schema, latest) {
         let Header {
             program, schema, ..

@@ -51,6 +51,17 @@ impl Administration {
     }
 }
 
+/// Returns true if there are callers with the scope `admin`, but their keys and clients have expired, or will within a day.
+pub async fn is_ending(connection: &mut Connection) -> Result<bool, Error> {
+    let query = sqlx::query_scalar(concat!(
+        "select exists (select from callers where scopes @> '{admin}' and disabled_at is null)
+             and not exists (select from callers where ",
+        administrator!(),
+        ")"
+    ));
+    with_timeout(query.fetch_one(connection)).await
+}
+
 /// Returns true if the caller is an administrator, or `None` if there is no such caller. It is not changed before the
 /// transaction ends, and gets no key or client.
 pub(super) async fn is_administrator(

@@ -19,62 +19,12 @@ use super::{
     deadline::with_timeout,
     error::Error,
     record::{self, Record},
+    schema::{SEQUENCES, TABLES},
 };
 use crate::domain::{
     change::{Action, Initiator, Kind},
     clock::rfc3339,
 };
-
-/// Tables of a backup, each after those that its rows refer to, with the columns in the order of an archive. An archive
-/// does not name them: a migration that adds a column keeps this list for the schemas before it.
-pub const TABLES: [(&str, &str); 16] = [
-    ("callers", "id, name, plan, scopes, created_at, disabled_at"),
-    (
-        "credentials",
-        "id, caller_id, kind, hash, hint, scopes, created_at, expires_at, revoked_at, client_id, issued_by, last_used_at, name, rotated_at",
-    ),
-    (
-        "pets",
-        "id, version, status, name, category, photo_urls, tags",
-    ),
-    (
-        "orders",
-        "id, owner, pet_id, held_pet, quantity, ship_date, status, complete, created_at",
-    ),
-    (
-        "users",
-        "id, caller_id, username, folded, first_name, last_name, email, phone, user_status, password_hash, created_at",
-    ),
-    (
-        "idempotency_keys",
-        "caller, key, fingerprint, answer, created_at",
-    ),
-    (
-        "image_contents",
-        "sha256, key, media_type, size, width, height",
-    ),
-    ("images", "id, pet_id, sha256, created_at"),
-    (
-        "changes",
-        "position, at, kind, resource, action, version, owner, actor, request_id, data",
-    ),
-    (
-        "new_changes",
-        "at, kind, resource, action, version, owner, actor, request_id, data",
-    ),
-    ("changes_clock", "is_only, position"),
-    ("caller_usage", "caller_id, day, admitted, refused"),
-    ("sample_pets", "number, pet_id"),
-    ("sample_orders", "id"),
-    (
-        "webhooks",
-        "id, url, secret, kinds, created_at, position, enabled",
-    ),
-    (
-        "webhook_retries",
-        "webhook_id, position, kind, resource, attempts, next_at, last_error, created_at, parked_at",
-    ),
-];
 
 /// Tables in which a migration adds a row.
 const TABLES_WITH_A_ROW: [&str; 2] = ["changes", "changes_clock"];
@@ -90,32 +40,6 @@ pub const OLDEST_SCHEMA: i64 = 119;
 pub fn is_known(schema: i64, latest: i64) -> bool {
     schema == OLDEST_SCHEMA || (210..=latest).contains(&schema)
 }
-
-/// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
-/// `tag_names`, `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use
-/// of limits (`limit_usage`); or they are only for a look (`webhook_attempts`).
-pub const OMITTED_TABLES: [&str; 9] = [
-    "_sqlx_migrations",
-    "image_leftovers",
-    "image_place",
-    "image_renderings",
-    "inventory_changes",
-    "limit_usage",
-    "pet_tags",
-    "tag_names",
-    "webhook_attempts",
-];
-
-/// Sequences of a backup: those of the schema, except that of `new_changes`, whose rows get new numbers in their order.
-pub const SEQUENCES: [&str; 7] = [
-    "callers_id_seq",
-    "credentials_id_seq",
-    "order_ids",
-    "pet_ids",
-    "pet_versions",
-    "user_ids",
-    "webhooks_id_seq",
-];
 
 /// Advance of the sequences of ids by a restore, so that no id is given again that a client got after the backup.
 const IDS_AFTER_BACKUP: i64 = 1 << 20;

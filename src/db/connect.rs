@@ -18,7 +18,7 @@ use super::{
     deadline::with_timeout,
     error::{AsDatabaseError, Error},
     options::{ConnectOptions, OptionsSource, server, uses_unix_socket},
-    pooler::{self, PLANNER_SETTINGS},
+    pooler::{self, PLANNER_SETTINGS, TRANSACTION_SETTINGS},
 };
 use crate::config::{self, Pooler};
 
@@ -109,7 +109,8 @@ impl Connector {
             Pooler::None => {
                 let lock_timeout = self.lock_timeout.as_millis();
                 format!(
-                    "set lock_timeout = {lock_timeout}; {PLANNER_SETTINGS}; {SESSION_SETTINGS}; {IS_STANDBY}"
+                    "set lock_timeout = {lock_timeout}; {PLANNER_SETTINGS}; {TRANSACTION_SETTINGS}; {SESSION_SETTINGS}; \
+                     {IS_STANDBY}"
                 )
             }
             Pooler::Transaction => IS_STANDBY.to_owned(),

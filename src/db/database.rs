@@ -131,6 +131,7 @@ impl Database {
         let options = connector.options.current().await;
         let options = options.disable_statement_logging();
         let mut connection = Connection::connect_with(&options).await?;
+        connection.execute(pooler::TRANSACTION_SETTINGS).await?;
         refuse_standby(&connection.fetch_all(IS_STANDBY).await?)?;
         Ok(connection)
     }

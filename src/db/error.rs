@@ -45,6 +45,9 @@ pub enum Error {
          this one, with another DATABASE_URL and images.url (pet-inventory restore pets.tar)"
     )]
     EarlierSchema(i64),
+    /// Conditions of the service that a database does not meet.
+    #[error("{}", .0.join(". Also, "))]
+    Unmet(Vec<String>),
     /// Failed migration.
     #[error("migration failed: {}", migration_message(.0))]
     Migrate(#[source] Arc<MigrateError>),

@@ -10,13 +10,14 @@
 //! - Every failure is classified here, once ([`Error`]).
 //! - There are no import cycles: files import from the file that owns an item, not from this one.
 
-mod administration;
+pub mod administration;
 pub mod backups;
 mod batch;
 pub mod breaker;
 pub mod callers;
 pub mod changes;
 mod codec;
+mod conditions;
 mod connect;
 pub mod credential_changes;
 pub mod credentials;
@@ -43,6 +44,7 @@ mod pool;
 mod pooler;
 mod record;
 pub mod sample_store;
+pub mod schema;
 pub mod scope;
 mod sequences;
 mod server;
@@ -55,6 +57,7 @@ pub mod webhooks;
 pub use self::{
     administration::Administration,
     codec::SecretHash,
+    conditions::Conditions,
     connect::Connection,
     database::Database,
     database_url::DatabaseUrl,
@@ -66,5 +69,5 @@ pub use self::{
     parts::{Found, MAX_SMALL, Part, Rest},
     pool::Usage,
     pooler::PLANNER_SETTINGS,
-    server::{Server, ServerVersion},
+    server::Server,
 };

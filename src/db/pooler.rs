@@ -3,9 +3,10 @@
 //! Behind a pooler, every statement runs in a transaction, because only a transaction stays on one server. It begins by
 //! deallocating what other clients prepared there ([`BEGIN`]).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
+use tokio::time::timeout;
 
 use super::{deadline::with_timeout, error::Error};
 use crate::config::Pooler;
@@ -30,20 +31,26 @@ macro_rules! planner_settings {
 /// sequential scan, and its cost would cause a compilation.
 pub const PLANNER_SETTINGS: &str = planner_settings!("set");
 
+/// Settings of the transactions of a session, over those of the role and the database.
+pub(super) const TRANSACTION_SETTINGS: &str = "set default_transaction_isolation = 'read committed'; \
+    set default_transaction_read_only = off";
+
 /// Statements that begin a transaction behind a pooler. Settings are local, because other clients use the server next.
 pub(super) const BEGIN: &str = concat!(
-    "begin; deallocate all; set local statement_timeout = '1900ms'; ",
+    "begin isolation level read committed read write; deallocate all; set local statement_timeout = '1900ms'; ",
     "set local idle_in_transaction_session_timeout = '10s'; ",
     planner_settings!("set local")
 );
 
 /// Corrections of the setting.
-pub(super) const SET_TRANSACTION: &str = "found a connection pooler; set database.pooler = \"transaction\" (PET_INVENTORY__DATABASE__POOLER)";
-const SET_NONE: &str =
-    "found no connection pooler; set database.pooler = \"none\" (PET_INVENTORY__DATABASE__POOLER)";
+pub(super) const SET_TRANSACTION: &str = "found a connection pooler in transaction mode; set database.pooler = \"transaction\" (PET_INVENTORY__DATABASE__POOLER)";
+const SET_NONE: &str = "found no connection pooler in transaction mode; set database.pooler = \"none\" (PET_INVENTORY__DATABASE__POOLER)";
 
-/// Tolerated difference between the two clocks while a connection is opened.
-const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);
+/// Transactions in which [`check`] looks for a pooler: one that takes servers in turn may give the same one a few times.
+const ATTEMPTS: usize = 8;
+
+/// Time for which a connection waits for a server if the other one has the only one.
+const SERVER_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Removes options that a pooler does not support.
 pub(super) fn compatible(options: PgConnectOptions, pooler: Pooler) -> PgConnectOptions {
@@ -57,42 +64,48 @@ pub(super) fn compatible(options: PgConnectOptions, pooler: Pooler) -> PgConnect
 }
 
 /// Returns the correction of the setting `database.pooler` if it is wrong.
-///
-/// The sign of a pooler is a server process that is older than the connection to it.
 pub(super) async fn check(
     options: &PgConnectOptions,
     pooler: Pooler,
 ) -> Result<Option<&'static str>, Error> {
-    let is_detected = async {
-        let began = Instant::now();
-        let (first, first_start, first_now) = connect(options).await?;
-        let took = began.elapsed() + CLOCK_TOLERANCE;
-        // The pooler may have started a process for the first connection, and while others are busy, for each.
-        let (second, second_start, _) = connect(options).await?;
-        first.close().await?;
-        second.close().await?;
-        Ok(first_now - first_start > took.as_secs_f64() || second_start < first_now)
-    };
-    let is_detected = with_timeout(Box::pin(is_detected)).await?;
+    let is_detected = with_timeout(Box::pin(changes_servers(options))).await?;
     Ok(match pooler {
         Pooler::None => is_detected.then_some(SET_TRANSACTION),
         Pooler::Transaction => (!is_detected).then_some(SET_NONE),
     })
 }
 
-/// Opens a connection. Returns it with the start of its server process, and the time, both by the clock of the server.
-async fn connect(options: &PgConnectOptions) -> Result<(PgConnection, f64, f64), sqlx::Error> {
-    // A plain-text query, so that nothing is prepared on a server that may be shared.
-    const QUERY: &str = "
-        select extract(epoch from backend_start)::float8::text,
-            extract(epoch from clock_timestamp())::float8::text
-        from pg_stat_activity where pid = pg_backend_pid()";
-    let mut connection = PgConnection::connect_with(options).await?;
-    let row = connection.fetch_one(QUERY).await?;
-    let seconds = |index: usize| -> Result<f64, sqlx::Error> {
-        let text: &str = row.try_get(index)?;
-        Ok(text.parse().unwrap_or_default())
-    };
-    let (start, now) = (seconds(0)?, seconds(1)?);
-    Ok((connection, start, now))
+/// Returns true if a connection has the server that it had before another connection began a transaction, and cannot get it, or
+/// gets another one. A pooler in session mode gives each connection a server of its own.
+async fn changes_servers(options: &PgConnectOptions) -> Result<bool, sqlx::Error> {
+    let mut first = PgConnection::connect_with(options).await?;
+    let mut second = PgConnection::connect_with(options).await?;
+    let server = server_of(&mut first).await?;
+    let mut has_changed = false;
+    for _ in 0..ATTEMPTS {
+        second.execute("begin").await?;
+        let other = server_of(&mut second).await?;
+        let again = timeout(SERVER_TIMEOUT, server_of(&mut first)).await;
+        has_changed = match again {
+            Ok(again) => other == server || again? != server,
+            // It is in the middle of a statement.
+            Err(_) => return Ok(true),
+        };
+        second.execute("rollback").await?;
+        if has_changed {
+            break;
+        }
+    }
+    first.close().await?;
+    second.close().await?;
+    Ok(has_changed)
+}
+
+/// Returns the process id of the server that executes the statement.
+async fn server_of(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
+    // Unprepared, since the server may be shared, and so is its result a text.
+    let row = connection
+        .fetch_one("select pg_backend_pid()::text")
+        .await?;
+    row.try_get(0)
 }

@@ -8,7 +8,7 @@ use super::{connect::Connection, deadline::with_timeout, error::Error};
 
 /// Version of PostgreSQL, such as 150018 for 15.18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ServerVersion(i32);
+pub struct ServerVersion(pub(super) i32);
 
 impl ServerVersion {
     /// Oldest supported version.

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use pet_inventory::db::backups::{OMITTED_TABLES, SEQUENCES, TABLES};
+use pet_inventory::db::schema::{OMITTED_TABLES, SEQUENCES, TABLES};
 use sha2::{Digest as _, Sha256};
 use test_support::*;
 use tokio::process::Command;
@@ -428,7 +428,12 @@ async fn restore_refuses_a_store_in_use_and_another_schema() {
     assert_eq!(app.count().await, 1);
     let foreign = Store::empty().await;
     foreign.database.run("create table pets (id int)").await;
-    refused(&foreign, &archive, "the database is not empty").await;
+    refused(
+        &foreign,
+        &archive,
+        "tables of another program (pets): use an empty one",
+    )
+    .await;
     let tables = "select count(*) from pg_tables where schemaname = 'public'";
     assert_eq!(foreign.database.number(tables).await, 1);
 

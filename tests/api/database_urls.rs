@@ -15,7 +15,7 @@ use tokio::{
 };
 
 /// Password of the role `app`, with delimiters of URLs.
-const PASSWORD: &str = "12?3 #+\"'é\\secret";
+const PASSWORD: &str = "12?3 #+\"'é\\hunter2";
 
 /// Forwards connections of a port, which is the same on both loopback addresses, to a Unix socket. Returns the port.
 async fn forward_to(socket: PathBuf) -> u16 {
@@ -50,8 +50,8 @@ const VALID: [&str; 12] = [
     "postgres:///base?host=FOLDER&user=app&password=PASSWORD&port=5432",
     "postgres://app@nowhere.invalid/?hostaddr=127.0.0.1&port=PORT&dbname=base&password=PASSWORD",
     "postgres://app@nowhere.invalid/?hostaddr=::1&port=PORT&dbname=base&password=PASSWORD",
-    "postgres://app:PASSWORD@127.0.0.1:PORT/base?sslpassword=secret&connect_timeout=9",
-    "postgres://app:PASSWORD@127.0.0.1:PORT/base?options=-c%20work_mem%3D5MB&application_name=secret",
+    "postgres://app:PASSWORD@127.0.0.1:PORT/base?sslpassword=hunter2&connect_timeout=9",
+    "postgres://app:PASSWORD@127.0.0.1:PORT/base?options=-c%20work_mem%3D5MB&application_name=hunter2",
     "postgres://app:PASSWORD@127.0.0.1:PORT/base?sslmode=disable&sslrootcert=MISSING",
     "postgres://app:PASSWORD@127.0.0.1:PORT/base?sslmode=prefer&sslcert=MISSING&sslkey=MISSING",
 ];
@@ -87,11 +87,11 @@ const INVALID: [(&str, &str); 28] = [
         "the parameter statement-cache-capacity",
     ),
     (
-        "postgres://app:PASSWORD@127.0.0.1:PORT/base?secret",
+        "postgres://app:PASSWORD@127.0.0.1:PORT/base?hunter2",
         "NAME=VALUE",
     ),
     (
-        "postgres://app:PASSWORD@127.0.0.1:PORT/base?user=app=secret",
+        "postgres://app:PASSWORD@127.0.0.1:PORT/base?user=app=hunter2",
         "NAME=VALUE",
     ),
     (
@@ -106,11 +106,11 @@ const INVALID: [(&str, &str); 28] = [
         "postgres://app:PASSWORD%00@127.0.0.1:PORT/base",
         "percent-encoding",
     ),
-    ("postgres://app:secret@secret@127.0.0.1:PORT/base", "%40"),
-    ("postgres://app:1/secret@127.0.0.1:PORT/base", "%2F"),
-    ("postgres://app:secret/1@127.0.0.1:PORT/base", "%2F"),
+    ("postgres://app:hunter2@hunter2@127.0.0.1:PORT/base", "%40"),
+    ("postgres://app:1/hunter2@127.0.0.1:PORT/base", "%2F"),
+    ("postgres://app:hunter2/1@127.0.0.1:PORT/base", "%2F"),
     (
-        "postgres://app:1/x?secret=1@127.0.0.1:PORT/base",
+        "postgres://app:1/x?hunter2=1@127.0.0.1:PORT/base",
         "not encoded",
     ),
     (
@@ -130,7 +130,7 @@ const INVALID: [(&str, &str); 28] = [
         "hostaddr",
     ),
     (
-        "postgres://app:wrongsecret@127.0.0.1:PORT/base",
+        "postgres://app:wronghunter2@127.0.0.1:PORT/base",
         "password authentication failed",
     ),
     (
@@ -254,7 +254,7 @@ async fn url_means_to_the_service_what_it_means_to_psql() {
         let serve = serve(&home, variables, refusal.as_deref()).await;
         let show = home.run_with(&["config", "show"], &variables).await.is(0);
         let printed = format!("{check:?}{serve}{}", show.stdout);
-        for hidden in ["secret", "at line"] {
+        for hidden in ["hunter2", "at line"] {
             assert!(!printed.contains(hidden), "{url}: {printed}");
         }
     }

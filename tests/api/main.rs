@@ -25,6 +25,7 @@ mod compression;
 mod conditional;
 mod config;
 mod cors;
+mod database_conditions;
 mod database_urls;
 mod errors;
 mod feed;

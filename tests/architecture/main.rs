@@ -41,9 +41,8 @@ const API_SHARED: &[&str] =
 
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =
-    &["administration", "batch", "breaker", "codec", "connect", "database", "deadline", "error", "large_reads", "options",
-    "database_url",
-      "parts", "pool", "pooler", "record", "scope", "sequences", "turns"];
+    &["administration", "batch", "breaker", "codec", "conditions", "connect", "database", "database_url", "deadline", "error",
+      "large_reads", "options", "parts", "pool", "pooler", "record", "schema", "scope", "sequences", "server", "turns"];
 
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]

@@ -7,7 +7,7 @@ use test_support::*;
 
 use crate::stage::*;
 
-/// A PgBouncer in transaction mode, killed when dropped.
+/// A PgBouncer, killed when dropped.
 struct PgBouncer {
     running: Child,
     address: SocketAddr,
@@ -15,14 +15,14 @@ struct PgBouncer {
 }
 
 impl PgBouncer {
-    async fn before(cluster: &Cluster, pool: u32) -> Self {
+    async fn before(cluster: &Cluster, mode: &str, pool: u32) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         chown_to_postgres(folder.path());
         let address = free_address();
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = transaction\ndefault_pool_size = {pool}\n\
+             auth_type = any\npool_mode = {mode}\ndefault_pool_size = {pool}\n\
              max_client_conn = 200\nlogfile = {}\n",
             cluster.address.port(),
             address.port(),
@@ -61,7 +61,7 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
     let mut row =
         Row::begin_beside_others(13, "PgBouncer in transaction mode, pool 4, 32 clients").await;
     let cluster = Cluster::start().await;
-    let pgbouncer = PgBouncer::before(&cluster, 4).await;
+    let pgbouncer = PgBouncer::before(&cluster, "transaction", 4).await;
     // Migrations run through PgBouncer, too.
     let url = url_at(pgbouncer.address, "postgres");
     let mut stage = Stage::on(cluster, &url, &[("DATABASE__POOLER", "transaction")]).await;
@@ -131,13 +131,21 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
 async fn row_13_check_reports_a_wrong_pooler_setting() {
     let mut row = Row::begin_beside_others(13, "check with and without PgBouncer").await;
     let cluster = Cluster::start().await;
-    let pgbouncer = PgBouncer::before(&cluster, 4).await;
+    let pgbouncer = PgBouncer::before(&cluster, "transaction", 4).await;
     let home = Home::on(cluster.url());
     home.run(&["migrate"]).await.is(0);
     let pooled = url_at(pgbouncer.address, "postgres");
+    let small = PgBouncer::before(&cluster, "transaction", 1).await;
+    let one = url_at(small.address, "postgres");
+    // Each connection has a server of its own.
+    let in_session_mode = PgBouncer::before(&cluster, "session", 4).await;
+    let session = url_at(in_session_mode.address, "postgres");
     for (url, setting, remedy) in [
         (&pooled, "none", Some("database.pooler = \"transaction\"")),
         (&pooled, "transaction", None),
+        (&one, "none", Some("database.pooler = \"transaction\"")),
+        (&session, "none", None),
+        (&session, "transaction", Some("database.pooler = \"none\"")),
         (&cluster.url(), "none", None),
         (
             &cluster.url(),
@@ -164,7 +172,7 @@ async fn row_13_undeclared_pgbouncer_is_reported_with_the_setting() {
     let mut row =
         Row::begin_beside_others(13, "PgBouncer put before PostgreSQL later, undeclared").await;
     let cluster = Cluster::start().await;
-    let pgbouncer = PgBouncer::before(&cluster, 4).await;
+    let pgbouncer = PgBouncer::before(&cluster, "transaction", 4).await;
     let proxy = Proxy::before(cluster.address).await;
     let stage = Stage::on(cluster, &url_at(proxy.address, "postgres"), &[]).await;
     let pet = json!({"id": 1, "name": "a"});
