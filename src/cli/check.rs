@@ -130,12 +130,8 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
              service without a limit; set another plan"
         )));
     }
-    for name in &config.environment.ignored {
-        let warning = format!("{name} has no effect; unset it, or see: pet-inventory config show");
-        warnings.push(("configuration", warning));
-    }
-    let cors = cors_warnings(config).into_iter();
-    warnings.extend(cors.map(|warning| ("configuration", warning)));
+    let logged = logged_warnings(config).into_iter();
+    warnings.extend(logged.map(|warning| ("configuration", warning)));
     let url = (config.database.url.as_ref()).and_then(|url| DatabaseUrl::parse(url, None).ok());
     let Some(DatabaseUrl {
         options,
@@ -162,8 +158,16 @@ fn is_open(config: &Config) -> bool {
     config.users.sign_up || config.auth.anonymous_scopes != Scopes::default()
 }
 
-/// Returns the warnings of origins that may be insecure.
-pub fn cors_warnings(config: &Config) -> Vec<String> {
+/// Returns the warnings that `serve` logs, too: of variables without effect, and of origins that may be insecure.
+pub fn logged_warnings(config: &Config) -> Vec<String> {
+    let ignored = config.environment.ignored.iter();
+    let ignored = ignored.map(|name| {
+        format!("{name}, or its value, has no effect; unset it, or see: pet-inventory config show")
+    });
+    ignored.chain(cors_warnings(config)).collect()
+}
+
+fn cors_warnings(config: &Config) -> Vec<String> {
     let origins = match &config.server.cors_origins {
         CorsOrigins::Any if !is_open(config) => return Vec::new(),
         CorsOrigins::Any => {
@@ -276,17 +280,16 @@ fn connections(config: &Config, replicas: NonZeroU32, server: &Server) -> Result
 async fn database(config: &Config, options: &ConnectOptions) -> Result<Server, Error> {
     const NEXT: &str = "check its URL (DATABASE_URL), the network and PostgreSQL's log";
     let database = Database::new(options.clone(), &config.database);
-    let server = match database.open().await {
-        Ok(_) => database.run(Server::read).await,
-        Err(error) => Err(error),
-    };
+    let opened = database.open().await.map(drop);
     let pooler = database.check_pooler().await;
+    let server = match (opened, pooler) {
+        // First, since prepared statements fail behind a pooler that is not declared.
+        (Ok(()), Ok(Some(correction))) => Err(correction.into()),
+        (Ok(()), Ok(None)) => database.run(Server::read).await.map_err(Error::from),
+        (Err(error), _) | (_, Err(error)) => Err(format!("{error}: {NEXT}").into()),
+    };
     database.close().await;
-    let server = server.map_err(|error| format!("{error}: {NEXT}"))?;
-    if let Some(correction) = pooler.map_err(|error| format!("{error}: {NEXT}"))? {
-        return Err(correction.into());
-    }
-    Ok(server)
+    server
 }
 
 fn description(config: &Config, Server { version, .. }: &Server) -> String {

@@ -32,8 +32,9 @@ mod webhooks;
 
 use std::{
     io::{self, Write as _},
+    os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::ExitCode,
+    process::{self, ExitCode},
 };
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -43,7 +44,7 @@ use secrecy::SecretString;
 use self::output::{Error, print, report, report_usage, say};
 use crate::{
     api::{self, openapi, state::Links},
-    config::{CommandLine, Config, arguments},
+    config::{CommandLine, Config, arguments, postgres_variables, program},
     domain::address::ListenAddress,
     telemetry,
 };
@@ -246,6 +247,21 @@ pub async fn run() -> ExitCode {
     }
 }
 
+/// Executes the program again without the variables of PostgreSQL's clients, if there are any: sqlx and PostgreSQL read them also for
+/// the embedded PostgreSQL.
+fn leave_out_postgres_variables() -> io::Result<()> {
+    let names = postgres_variables();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mut command = process::Command::new(program()?);
+    command.args(arguments().into_iter().skip(1));
+    for name in names {
+        command.env_remove(name);
+    }
+    Err(command.exec())
+}
+
 /// Exit code of clap for arguments that cannot be read.
 const USAGE_CODE: u8 = 2;
 
@@ -267,6 +283,9 @@ impl Cli {
         };
         command.refuse_ignored_options(&settings, json)?;
         let config = Config::load(&settings)?;
+        if config.database.url.is_none() {
+            leave_out_postgres_variables()?;
+        }
         let _telemetry = telemetry::start(&config)?;
         match command {
             Command::Serve => serve::run(config, json).await,

@@ -120,6 +120,7 @@ const COLUMNS: [&str; 6] = ["id", "name", "status", "category", "photoUrls", "ta
 fn columns(heading: &Cells) -> Result<Vec<&'static str>, Error> {
     const REMEDY: &str = "use id, name, status, category, photoUrls and tags";
     let (line, mut columns) = (heading.line, Vec::new());
+    (heading.check_quotes()).map_err(|reason| format!("line {line}: the heading {reason}"))?;
     for name in heading.iter() {
         let known = COLUMNS.into_iter().find(|column| column.as_bytes() == name);
         let shown = String::from_utf8_lossy(name);
@@ -134,6 +135,7 @@ fn columns(heading: &Cells) -> Result<Vec<&'static str>, Error> {
 
 /// Converts a CSV record to a JSON object; an empty cell is an absent field. Name and status are text, the other cells hold JSON.
 fn object(columns: &[&str], cells: &Cells) -> Result<Vec<u8>, String> {
+    cells.check_quotes()?;
     if cells.ends.len() != columns.len() {
         return Err("must have as many fields as the heading".into());
     }
@@ -148,15 +150,64 @@ fn object(columns: &[&str], cells: &Cells) -> Result<Vec<u8>, String> {
             let text = str::from_utf8(cell).map_err(|_| format!("{name} must be UTF-8"))?;
             json.extend_from_slice(Value::from(text).to_string().as_bytes());
         } else {
+            if *name == "id" {
+                check_id(cell)?;
+            }
             // One value, so that a cell cannot add members.
             let value = serde_json::from_slice::<IgnoredAny>(cell);
-            let expected = if *name == "id" { "an integer" } else { "JSON" };
-            value.map_err(|_| format!("{name} must be {expected}"))?;
+            value.map_err(|_| format!("{name} must be JSON"))?;
             json.extend_from_slice(cell);
         }
     }
     json.push(b'}');
     Ok(json)
+}
+
+/// Refuses what is not an integer, and tells what Excel does to long ones.
+fn check_id(cell: &[u8]) -> Result<(), String> {
+    let digits = cell.strip_prefix(b"-").unwrap_or(cell);
+    if digits.iter().all(u8::is_ascii_digit) {
+        return Ok(());
+    }
+    let is_number = serde_json::from_slice::<f64>(cell).is_ok();
+    if is_number && cell.iter().any(|byte| matches!(byte, b'e' | b'E')) {
+        return Err(
+            "id must be an integer: Excel wrote a long one in scientific notation, which loses digits; format the column as a \
+             number without decimals, or export the pets again"
+                .to_owned(),
+        );
+    }
+    Err("id must be an integer".to_owned())
+}
+
+/// Place in the quotes of a record, which `csv_core` does not report.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Quotes {
+    /// At the beginning of a cell.
+    #[default]
+    Begin,
+    /// In a cell without quotes.
+    Without,
+    /// Between quotes.
+    Open,
+    /// Behind a quote between quotes: the closing one, or the first of two that stand for one.
+    Closed,
+    /// Behind text that follows a closing quote.
+    Misplaced,
+}
+
+impl Quotes {
+    const fn after(self, byte: u8) -> Self {
+        match (self, byte) {
+            (Self::Misplaced, _) => Self::Misplaced,
+            (Self::Begin | Self::Closed, b'"') => Self::Open,
+            (Self::Open, b'"') => Self::Closed,
+            (Self::Open, _) => Self::Open,
+            (_, b',' | b'\r' | b'\n') => Self::Begin,
+            (Self::Closed, _) => Self::Misplaced,
+            (Self::Begin | Self::Without, _) => Self::Without,
+        }
+    }
 }
 
 /// Records of a CSV file (RFC 4180), with the lines at which they begin, which the crate `csv` miscounts after CRLF, CR and blank
@@ -178,6 +229,8 @@ struct Cells {
     bytes: Vec<u8>,
     /// Ends of the cells in `bytes`.
     ends: Vec<usize>,
+    /// Place behind the record: [`Quotes::Open`] if the file ends there, [`Quotes::Misplaced`], or others.
+    quotes: Quotes,
 }
 
 impl Cells {
@@ -185,6 +238,14 @@ impl Cells {
         let starts = iter::once(0).chain(self.ends.iter().copied());
         let ranges = starts.zip(&self.ends);
         ranges.map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    fn check_quotes(&self) -> Result<(), &'static str> {
+        match self.quotes {
+            Quotes::Open => Err("has a quote (\") that is not closed before the end of the file"),
+            Quotes::Misplaced => Err("has text behind a closing quote (\")"),
+            Quotes::Begin | Quotes::Without | Quotes::Closed => Ok(()),
+        }
     }
 }
 
@@ -210,6 +271,7 @@ impl<R: BufRead> CsvRecords<R> {
             let (bytes, ends) = (&mut cells.bytes[length..], &mut cells.ends[number..]);
             let (result, read, written, ended) = self.parser.read_record(input, bytes, ends);
             for byte in &input[..read] {
+                cells.quotes = cells.quotes.after(*byte);
                 let is_break = matches!(byte, b'\r' | b'\n');
                 if is_break && !(*byte == b'\n' && self.is_after_cr) {
                     self.line += 1;

@@ -22,7 +22,7 @@ pub async fn run(config: Config, json: bool) -> Result<(), Error> {
     let shutdown = Shutdown::on_signals(config.server.shutdown_grace)?;
     let max_deliveries = MAX_WEBHOOKS * config.webhooks.max_deliveries;
     raise_file_limit(config.server.max_connections, max_deliveries);
-    for warning in check::cors_warnings(&config) {
+    for warning in check::logged_warnings(&config) {
         tracing::warn!("{warning}");
     }
     let database = match &config.database.url {

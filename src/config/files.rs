@@ -36,14 +36,11 @@ pub(super) fn resolve(
             continue;
         };
         resolved.remove(variable);
-        if path.is_empty() {
-            continue;
-        }
         let fail = |reason| {
             let variable = format!("{name}{SUFFIX}");
             FileError { variable, reason }
         };
-        if (environment.get(OsStr::new(name))).is_some_and(|value| !value.is_empty()) {
+        if environment.contains_key(OsStr::new(name)) {
             return Err(fail(format!("is set, and so is {name}; unset one of them")));
         }
         let text = fs::read_to_string(path);
@@ -113,11 +110,7 @@ impl Source {
 
 /// Returns the file with the value of a key, if that is set by a variable that names one.
 fn file_of(environment: &HashMap<OsString, OsString>, key: &str) -> Option<PathBuf> {
-    let text = |name: &str| {
-        environment
-            .get(OsStr::new(name))
-            .filter(|it| !it.is_empty())
-    };
+    let text = |name: &str| environment.get(OsStr::new(name));
     // The first of the names that is set counts.
     let mut names = names(key);
     names.find_map(

@@ -18,6 +18,7 @@ mod variables;
 use std::{
     collections::HashMap,
     ffi::{OsStr, OsString},
+    io,
     path::PathBuf,
 };
 
@@ -157,7 +158,7 @@ impl Config {
         command_line: &CommandLine,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
-        Self::from_variables(command_line, &environment.into_iter().collect())
+        Self::from_variables(command_line, &set_variables(environment))
     }
 
     fn from_variables(
@@ -170,7 +171,7 @@ impl Config {
             .clone()
             .try_deserialize()
             .map_err(|problem| explain(problem, &layers))?;
-        let text = |name: &str| (os.get(OsStr::new(name))?.to_str()).filter(|it| !it.is_empty());
+        let text = |name: &str| os.get(OsStr::new(name))?.to_str();
         config.environment = FromEnvironment {
             bootstrap_api_key: text("BOOTSTRAP_API_KEY").map(SecretString::from),
             postgres_bin_dir: os.get(OsStr::new("POSTGRES_BIN_DIR")).map(PathBuf::from),
@@ -182,7 +183,7 @@ impl Config {
             temporary_directory: text("TMPDIR").map(PathBuf::from),
             sockets: variables::sockets(&text),
             ignored: texts(os)
-                .filter(|(name, value)| is_ignored(name, value))
+                .filter(|(name, value)| is_ignored(name, value) || !is_usable(name, value))
                 .map(|(name, _)| name.to_owned())
                 .collect(),
         };
@@ -321,12 +322,35 @@ pub fn arguments() -> Vec<OsString> {
     std::env::args_os().collect()
 }
 
+/// Returns the path of this program.
+pub fn program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the only function that reads the environment"
 )]
 fn process_environment() -> HashMap<OsString, OsString> {
-    std::env::vars_os().collect()
+    set_variables(std::env::vars_os())
+}
+
+/// Returns the names of the variables of PostgreSQL's clients, such as `PGOPTIONS`, in the environment of this process.
+pub fn postgres_variables() -> Vec<OsString> {
+    let names = process_environment().into_keys();
+    let is_for_clients = |name: &OsString| {
+        let name = name.as_encoded_bytes();
+        name.starts_with(b"PG") && !name.starts_with(b"PG_")
+    };
+    names.filter(is_for_clients).collect()
+}
+
+/// Leaves out variables with an empty value, as Docker Compose writes those that are not set.
+fn set_variables(
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> HashMap<OsString, OsString> {
+    let variables = environment.into_iter();
+    variables.filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// Returns the variables that are text.
@@ -344,13 +368,12 @@ fn layers(
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
     for (key, alias, unit) in ALIASES {
-        if let Some(value) = ours.get(alias).filter(|value| !value.is_empty()) {
+        if let Some(value) = ours.get(alias).filter(|value| is_usable(alias, value)) {
             let value = format!("{value}{unit}");
             ours.entry(variable(key)).or_insert(value);
         }
     }
-    let port = ours.remove(PORT).filter(|port| !port.is_empty());
-    let port = port.filter(|_| command_line.listen.is_none());
+    let port = (ours.remove(PORT)).filter(|_| command_line.listen.is_none());
     let layers = combine(command_line, ours.clone())?;
     let listen = layers.get_string(LISTEN).unwrap_or_default().parse();
     // An invalid address is reported later.
@@ -369,6 +392,20 @@ fn layers(
     address.set_port(port);
     ours.insert(variable(LISTEN), address.to_string());
     Ok(combine(command_line, ours)?)
+}
+
+/// Returns false for a standard variable of OpenTelemetry whose value the service does not know. Such a variable may be for other
+/// programs, and does not stop the start.
+fn is_usable(alias: &str, value: &str) -> bool {
+    let Some((key, _, unit)) = (ALIASES.iter()).find(|(_, name, _)| *name == alias) else {
+        return true;
+    };
+    let variables = HashMap::from([(variable(key), format!("{value}{unit}"))]);
+    let config = || {
+        let layers = combine(&CommandLine::default(), variables).ok()?;
+        layers.try_deserialize::<Config>().ok()
+    };
+    !alias.starts_with("OTEL_") || config().is_some_and(|config| config.validate().is_ok())
 }
 
 /// Combines the defaults, variables, and the file and the options of the command line.

@@ -14,7 +14,7 @@ use std::{
 
 use bytesize::ByteSize;
 use http::{HeaderName, HeaderValue};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de};
@@ -351,8 +351,22 @@ fn scopes<'de, D: Deserializer<'de>>(value: D) -> Result<Scopes, D::Error> {
 fn networks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<IpNet>, D::Error> {
     list(value, |text| {
         let address = text.parse::<IpAddr>().map(IpNet::from);
-        address.or_else(|_| text.parse())
+        address.or_else(|_| text.parse()).map(canonical)
     })
+}
+
+/// Returns the IPv4 network for one of IPv4-mapped addresses (RFC 4291, section 2.5.5.2), as addresses of clients are compared.
+fn canonical(network: IpNet) -> IpNet {
+    const MAPPED_PREFIX: u8 = 96;
+    let IpNet::V6(mapped) = network else {
+        return network;
+    };
+    let address = mapped.addr().to_ipv4_mapped();
+    let length = mapped.prefix_len().checked_sub(MAPPED_PREFIX);
+    let network_v4 = address
+        .zip(length)
+        .map(|(address, length)| Ipv4Net::new(address, length));
+    network_v4.and_then(Result::ok).map_or(network, IpNet::V4)
 }
 
 /// Deserializes `*`, or a list of origins.

@@ -79,10 +79,7 @@ fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -
         None => "default".to_owned(),
         Some("the environment") => {
             let mut names = names(key).flat_map(|name| [format!("{name}{SUFFIX}"), name.into()]);
-            let set = names.find(|name| {
-                let value = environment.get(OsStr::new(name));
-                value.is_some_and(|value| !value.is_empty())
-            });
+            let set = names.find(|name| environment.contains_key(OsStr::new(name)));
             set.unwrap_or_else(|| variable(key))
         }
         Some(file_or_option) => file_or_option.to_owned(),

@@ -71,8 +71,7 @@ pub(super) fn is_ignored(name: &str, value: &str) -> bool {
         ALIASES.iter().any(|(_, alias, _)| *alias == name) || READ_BY_SDK.contains(&name);
     let is_default = matches!(
         (name, &*value.to_ascii_lowercase()),
-        (_, "")
-            | ("OTEL_METRICS_EXPORTER" | "OTEL_LOGS_EXPORTER", "none")
+        ("OTEL_METRICS_EXPORTER" | "OTEL_LOGS_EXPORTER", "none")
             | ("OTEL_TRACES_EXPORTER", "otlp")
             | (
                 "OTEL_EXPORTER_OTLP_PROTOCOL" | "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",

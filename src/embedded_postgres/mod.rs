@@ -111,7 +111,7 @@ impl EmbeddedPostgres {
 
     /// Returns options to connect as superuser.
     pub fn connect_options(&self) -> PgConnectOptions {
-        // Sets every field that the PG* environment variables could change.
+        // Sets every field that the PG* environment variables could change, but for PGOPTIONS, which the program leaves out.
         PgConnectOptions::new_without_pgpass()
             .socket(&self.socket)
             .port(PORT)

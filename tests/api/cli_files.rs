@@ -364,6 +364,65 @@ async fn import_counts_the_lines_of_csv_and_reports_taken_ids_with_other_problem
     assert_eq!(count(&store).await, 1);
 }
 
+/// A quote that is not closed takes all rows that follow into its cell, or hides that the file was cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn import_refuses_csv_with_misplaced_quotes() {
+    const OPEN: &str = "line 3: has a quote (\") that is not closed before the end of the file";
+    const BEHIND: &str = "line 3: has text behind a closing quote (\")";
+    let store = empty_store().await;
+    let heading = "id,status,name";
+    for end in ["\n", "\r\n", "\r"] {
+        for rest in [
+            "",
+            end,
+            "\n4,sold,d",
+            &format!("{end}4,sold,d{end}5,sold,e{end}"),
+        ] {
+            for (row, problem) in [
+                ("\"2", OPEN),
+                ("2,\"sold", OPEN),
+                ("2,sold,\"b", OPEN),
+                ("2,sold,\"", OPEN),
+                ("2,sold,\"b\"\"", OPEN),
+                ("\"2\"3,sold,b", BEHIND),
+                ("2,sold,\"b\"c", BEHIND),
+            ] {
+                store.write(
+                    "pets.csv",
+                    &format!("{heading}{end}1,sold,a{end}{row}{rest}"),
+                );
+                let refused = store.run(&["import", "pets.csv"]).await.is(1);
+                assert!(
+                    refused.stderr.contains(problem),
+                    "{row:?} {rest:?}: {refused:?}"
+                );
+            }
+        }
+        let closed = [
+            "2,sold,\"b\"",
+            "\"2\",\"sold\",\"b\"\"\"",
+            "2,sold,a \"b\" c",
+        ];
+        for (number, row) in (10..).zip(closed) {
+            let row = row.replace('2', &format!("{number}{}", end.len()));
+            store.write("pets.csv", &format!("{heading}{end}{row}"));
+            store.run(&["import", "pets.csv"]).await.is(0);
+            let delete = format!("delete from pets where id = {number}{}", end.len());
+            store.database.run(&delete).await;
+        }
+    }
+    store.write("pets.csv", "id,\"name\n1,a\n");
+    store
+        .refuses(&["import", "pets.csv"], "line 1: the heading has a quote")
+        .await;
+    store.write("pets.csv", "id,name\n1.23457E+11,Rex\n123457000000.0,Rex\n");
+    let refused = store.run(&["import", "pets.csv"]).await.is(1);
+    refused
+        .stderr_has("line 2: id must be an integer: Excel wrote a long one in scientific notation");
+    refused.stderr_has("line 3: id must be an integer\n");
+    assert_eq!(count(&store).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn spreadsheet_safe_export_has_no_cell_that_is_a_formula() {
     let store = empty_store().await;

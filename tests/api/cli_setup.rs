@@ -84,6 +84,31 @@ async fn check_without_database_url_uses_embedded_postgres_and_stops_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn variables_of_postgres_clients_do_not_reach_the_embedded_postgres() {
+    let variables = [
+        ("PGOPTIONS", "-c no_such_setting=1"),
+        ("PGPORT", "1"),
+        ("PGHOST", "nowhere.invalid"),
+        ("PGDATABASE", "nowhere"),
+        ("PGSSLMODE", "verify-full"),
+        ("PGSSLROOTCERT", "/nowhere"),
+        ("PGDATA", "/nowhere"),
+        ("PGCLIENTENCODING", "LATIN1"),
+        ("PGDATESTYLE", "nonsense"),
+    ];
+    let home = Home::new();
+    home.run_with(&["migrate"], &variables).await.is(0);
+    let service = home.serve_with(&variables).await;
+    let pet = json!({"name": "Rex"});
+    service
+        .request(Method::POST, "/pet", "special-key")
+        .json(&pet)
+        .is(201)
+        .await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn config_show_prints_each_setting_with_its_source() {
     let home = Home::new();
     let file = "[server]\nmax_requests = 7\n[telemetry]\nlog = \"warn\"\n";

@@ -240,6 +240,87 @@ fn sockets_of_a_service_manager_are_those_for_this_process() {
     }
 }
 
+/// As Docker Compose writes variables that are not set.
+#[test]
+fn empty_variables_are_not_set() {
+    let none = CommandLine::default();
+    let defaults = Config::settings(&none).expect("valid");
+    let names = defaults.iter().map(|setting| {
+        let name = setting.key.replace('.', "__").to_uppercase();
+        format!("PET_INVENTORY__{name}")
+    });
+    let others = [
+        "PORT",
+        "DATABASE_URL",
+        "RUST_LOG",
+        "BOOTSTRAP_API_KEY",
+        "POSTGRES_BIN_DIR",
+    ];
+    let more = [
+        "PET_INVENTORY__SERVER__PUBLIC_URL",
+        "PET_INVENTORY__DATABASE__PASSWORD",
+        "PET_INVENTORY__NO__SUCH",
+        "OTEL_TRACES_SAMPLER",
+        "DATABASE_URL_FILE",
+    ];
+    let names: Vec<_> = names
+        .chain(others.into_iter().chain(more).map(str::to_owned))
+        .collect();
+    assert!(names.len() > 60, "{names:?}");
+    let variables: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
+    let config = load("", &variables).expect("valid");
+    let without = load("", &[]).expect("valid");
+    assert_eq!(format!("{config:?}"), format!("{without:?}"));
+}
+
+#[test]
+fn unknown_values_of_opentelemetry_are_ignored() {
+    let variables = [
+        ("OTEL_SDK_DISABLED", "perhaps"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
+        ("OTEL_TRACES_SAMPLER", "xray"),
+        ("OTEL_TRACES_SAMPLER_ARG", "endpoint=http://localhost:2000"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "-1"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
+        ("OTEL_TRACES_EXPORTER", "zipkin"),
+    ];
+    let config = load("", &variables).expect("valid");
+    let defaults = load("", &[]).expect("valid");
+    assert_eq!(
+        format!("{:?}", config.telemetry),
+        format!("{:?}", defaults.telemetry)
+    );
+    let mut ignored = config.environment.ignored;
+    ignored.sort();
+    let mut names = variables.map(|(name, _)| name);
+    names.sort_unstable();
+    assert_eq!(ignored, names);
+    // A variable of ours is for this program.
+    load("", &[("telemetry.otlp_sampler", "xray")]).expect_err("unknown");
+}
+
+#[test]
+fn networks_of_proxies_are_compared_as_addresses_are() {
+    for (text, network) in [
+        ("::ffff:127.0.0.1", "127.0.0.1/32"),
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+        ("10.1.0.0/16", "10.1.0.0/16"),
+        ("2001:db8::/32", "2001:db8::/32"),
+        ("::/0", "::/0"),
+    ] {
+        let config = load("", &[("limits.trusted_proxies", text)]).expect("valid");
+        let networks = config
+            .limits
+            .trusted_proxies
+            .iter()
+            .map(ToString::to_string);
+        assert_eq!(networks.collect::<Vec<_>>(), [network], "{text}");
+    }
+}
+
 #[test]
 fn listeners_can_be_unix_sockets() {
     let variables = [
@@ -270,7 +351,6 @@ fn errors_name_the_key() {
         ("database.pooler", "session"),
         // Without a URL.
         ("database.password", "hunter2"),
-        ("database.password", ""),
         ("plans.free.per_day", "0"),
         ("auth.anonymous_scopes", "root"),
         ("auth.anonymous_plan", "gold"),
