@@ -10,7 +10,7 @@
 //! webhooks
 //! auth | limits | images | feed | sample_store
 //! db | blob_store
-//! config | http_client | trace_context
+//! config | http_client | trace_context | turns
 //! domain
 //! ```
 //!
@@ -19,7 +19,7 @@
 //! - [`domain`]: resources and their rules; pure values. *A value of one of its types is valid.*
 //! - [`config`]: the operator's settings; loaded and checked once. Secrets cannot be printed.
 //! - [`http_client`]: outgoing HTTP: TLS roots, timeouts, and names that must have public addresses.
-//! - [`trace_context`]: span attributes, and W3C Trace Context.
+//! - [`trace_context`]: span attributes, and W3C Trace Context. [`turns`]: permits that callers and client addresses get in turn.
 //! - [`db`]: PostgreSQL; one file per resource, one free function per statement. Requests share statements.
 //! - [`blob_store`]: bytes of images, on disk or S3.
 //! - [`images`]: validation of uploaded images, and smaller versions; the only module that decodes pixels.
@@ -71,7 +71,7 @@
 //!   db::batch        one statement for concurrent requests
 //!   db::record       the record of the change, in the same statement
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);
-//!                    of large reads, a few at a time, callers in turn (db::large_reads, db::turns)
+//!                    of large reads, a few at a time, callers in turn (db::large_reads, turns)
 //! ```
 //!
 //! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The error is
@@ -98,4 +98,5 @@ pub mod sample_store;
 pub mod server;
 pub mod telemetry;
 pub mod trace_context;
+pub mod turns;
 pub mod webhooks;

@@ -7,18 +7,19 @@
 //! - Verification of a wrong password computes one hash for each of its [`Password::candidates`], with a stored hash and
 //!   without. It takes equally long, unless the stored hash has outdated parameters.
 
-use std::sync::Arc;
-
 use argon2::{
     Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Version,
     password_hash::{self, phc},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 use secrecy::{ExposeSecret, SecretString};
-use tokio::sync::Semaphore;
 use tracing::Instrument;
 
-use crate::{domain::user::Password, trace_context};
+use crate::{
+    domain::{address::AddressKey, caller::CallerKey, user::Password},
+    trace_context,
+    turns::Turns,
+};
 
 /// OWASP's first recommendation for argon2id: 19 MiB, two passes, one lane.
 const PARAMS: Params = Params::DEFAULT;
@@ -46,7 +47,7 @@ pub enum Error {
 #[derive(Debug, Clone)]
 pub struct Passwords {
     /// Permits for hashes in progress.
-    running: Arc<Semaphore>,
+    running: Turns,
     concurrency: usize,
 }
 
@@ -67,19 +68,25 @@ impl Passwords {
     pub fn new(concurrency: usize) -> Self {
         let concurrency = concurrency.max(1);
         Self {
-            running: Arc::new(Semaphore::new(concurrency)),
+            running: Turns::new(concurrency),
             concurrency,
         }
     }
 
-    /// Hashes a password for storage.
-    pub async fn hash(&self, password: Password) -> Result<SecretString, Error> {
-        self.run_with_permit(move || hash(password.expose())).await
+    /// Hashes a password for storage, in the turn of a client address.
+    pub async fn hash(
+        &self,
+        client: Option<AddressKey>,
+        password: Password,
+    ) -> Result<SecretString, Error> {
+        self.run_in_turn(client, move || hash(password.expose()))
+            .await
     }
 
-    /// Hashes many passwords, in order. Each waits for its own permit, so that other requests make progress.
+    /// Hashes many passwords, in order. Each waits for its own turn.
     pub async fn hash_all(
         &self,
+        client: Option<AddressKey>,
         passwords: Vec<Option<Password>>,
     ) -> Result<Vec<Option<SecretString>>, Error> {
         let hashes = passwords.into_iter().map(|password| async move {
@@ -87,7 +94,7 @@ impl Passwords {
                 return Ok(None);
             };
             let hash = self
-                .run_with_permit(move || hash(password.expose()))
+                .run_in_turn(client, move || hash(password.expose()))
                 .await?;
             Ok(Some(hash))
         });
@@ -100,22 +107,24 @@ impl Passwords {
     /// Verifies a password. Without a stored hash, the result is [`Verification::Mismatch`] after the same time.
     pub async fn verify(
         &self,
+        client: Option<AddressKey>,
         password: Password,
         stored: Option<SecretString>,
     ) -> Result<Verification, Error> {
-        self.run_with_permit(move || verify(&password, stored.as_ref()))
+        self.run_in_turn(client, move || verify(&password, stored.as_ref()))
             .await
     }
 
-    /// Runs `work` on a blocking thread. `work` keeps its permit until it ends, even if this future is dropped.
-    async fn run_with_permit<T: Send + 'static>(
+    /// Runs `work` on a blocking thread, in the turn of a client address: one that sends many requests at a time delays another by one
+    /// hash. `work` keeps its permit until it ends, even if this future is dropped.
+    async fn run_in_turn<T: Send + 'static>(
         &self,
+        client: Option<AddressKey>,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let span = tracing::debug_span!(target: trace_context::TARGET, "hash a password");
         let result = async {
-            // The semaphore is never closed.
-            let permit = Arc::clone(&self.running).acquire_owned().await.ok();
+            let permit = self.running.acquire(CallerKey::Anonymous(client)).await;
             tokio::task::spawn_blocking(move || {
                 let result = work();
                 drop(permit);
@@ -177,7 +186,7 @@ mod tests {
 
     async fn verify(text: &str, hash: &SecretString) -> Verification {
         let passwords = Passwords::new(1);
-        let result = passwords.verify(password(text), Some(hash.clone()));
+        let result = passwords.verify(None, password(text), Some(hash.clone()));
         result.await.expect("a result")
     }
 
@@ -185,7 +194,7 @@ mod tests {
     async fn a_hash_matches_its_password_only() {
         let passwords = Passwords::new(1);
         for text in ["correct horse", "ä 🦊 ñß¡!", &"🦊".repeat(128)] {
-            let hash = passwords.hash(password(text)).await.expect("a hash");
+            let hash = passwords.hash(None, password(text)).await.expect("a hash");
             assert!(hash.expose_secret().starts_with(CURRENT));
             assert!(!format!("{hash:?}").contains("argon2"));
             assert!(matches!(verify(text, &hash).await, Match { renewed: None }));
@@ -193,7 +202,9 @@ mod tests {
                 assert!(matches!(verify(wrong, &hash).await, Mismatch));
             }
         }
-        let without_hash = passwords.verify(password("correct horse"), None).await;
+        let without_hash = passwords
+            .verify(None, password("correct horse"), None)
+            .await;
         assert!(matches!(without_hash, Ok(Mismatch)));
     }
 
@@ -219,9 +230,9 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn cancelled_hashes_are_not_started() {
         let passwords = Passwords::new(1);
-        let list = passwords.hash_all(vec![Some(password("correct horse")); 500]);
+        let list = passwords.hash_all(None, vec![Some(password("correct horse")); 500]);
         let started = async {
-            while passwords.running.available_permits() > 0 {
+            while passwords.running.free() > 0 {
                 tokio::task::yield_now().await;
             }
         };
@@ -230,17 +241,17 @@ mod tests {
             _ = list => panic!("500 hashes took no time"),
             () = started => {}
         }
-        let hash = passwords.hash(password("correct horse")).await;
+        let hash = passwords.hash(None, password("correct horse")).await;
         hash.expect("a hash");
-        let free = passwords.running.available_permits();
+        let free = passwords.running.free();
         assert_eq!(free, 1, "a cancelled hash waits for a permit");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn list_lets_others_through() {
         let passwords = Passwords::new(1);
-        let mut list = pin!(passwords.hash_all(vec![Some(password("correct horse")); 8]));
-        let other = passwords.hash(password("correct horse"));
+        let mut list = pin!(passwords.hash_all(None, vec![Some(password("correct horse")); 8]));
+        let other = passwords.hash(None, password("correct horse"));
         let other = tokio::select! {
             biased;
             _ = &mut list => panic!("the list came first"),

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     db::{self, Connection, Database, SecretHash, credentials::CredentialKind},
     domain::{
+        address::AddressKey,
         plan::Plan,
         user::{Password, Username},
     },
@@ -45,11 +46,12 @@ pub struct NewSession {
     pub ended: Vec<SecretHash>,
 }
 
-/// Logs a user in. A refusal takes equally long for known and unknown users, except for a hash with outdated
+/// Logs a user in, from a client address. A refusal takes equally long for known and unknown users, except for a hash with outdated
 /// parameters. A successful login renews such a hash, and that of a password that was not prepared. Ends the oldest sessions of the user beyond `max_sessions`.
 pub async fn open(
     database: &Database,
     passwords: &Passwords,
+    client: Option<AddressKey>,
     username: &Username,
     password: Password,
     lifetime: Duration,
@@ -61,7 +63,7 @@ pub async fn open(
     let stored = account
         .as_ref()
         .and_then(|account| account.password_hash.clone());
-    let verification = passwords.verify(password, stored.clone()).await?;
+    let verification = passwords.verify(client, password, stored.clone()).await?;
     let (Some(account), Some(stored), Verification::Match { renewed }) =
         (account, stored, verification)
     else {

@@ -16,9 +16,8 @@ use super::{
     options::ConnectOptions,
     pool::{self, Pool, Usage},
     pooler,
-    turns::Permit,
 };
-use crate::{config, domain::caller::CallerKey};
+use crate::{config, domain::caller::CallerKey, turns::Permit};
 
 /// Connection pool to one PostgreSQL, and the batchers on top of it. Cheap to clone.
 #[derive(Debug, Clone)]

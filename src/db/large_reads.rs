@@ -6,11 +6,11 @@ use std::{num::NonZeroUsize, thread::available_parallelism, time::Duration};
 
 use tokio::time::{sleep, timeout};
 
-use super::{
-    error::Error,
+use super::error::Error;
+use crate::{
+    domain::caller::CallerKey,
     turns::{Permit, Turns},
 };
-use crate::domain::caller::CallerKey;
 
 /// Longest wait for a permit. It is longer than that for a statement: a list that is being sent is cut off if one of its parts
 /// cannot be read.

@@ -49,7 +49,6 @@ pub mod scope;
 mod sequences;
 mod server;
 pub mod sessions;
-mod turns;
 pub mod usage;
 pub mod users;
 pub mod webhooks;

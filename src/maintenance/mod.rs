@@ -145,16 +145,23 @@ async fn fold_names(database: Database) {
     }
 }
 
-/// Compares the names of tags that are suggested with those in use, a thousand each second.
+/// Adds the names of tags in use to those that are suggested, and removes the others: a thousand of each every second. Names that no
+/// tag has any more, however many, do not delay a new one.
 async fn compare_tag_names(database: Database) {
-    let mut last = String::new();
+    let (mut last_used, mut last_known) = (String::new(), String::new());
     loop {
-        let compared = database
-            .run(async |connection| db::pets::compare_tag_names(connection, &last).await)
-            .await;
-        match compared {
-            Ok(next) => last = next.unwrap_or_default(),
-            Err(db::Error::Unavailable(_)) => {}
+        let compared = async {
+            let added = database
+                .run(async |connection| db::pets::add_used_tag_names(connection, &last_used).await);
+            last_used = added.await?.unwrap_or_default();
+            let removed = database.run(async |connection| {
+                db::pets::remove_unused_tag_names(connection, &last_known).await
+            });
+            last_known = removed.await?.unwrap_or_default();
+            Ok::<_, db::Error>(())
+        };
+        match compared.await {
+            Ok(()) | Err(db::Error::Unavailable(_)) => {}
             Err(error) => {
                 tracing::warn!(%error, "failed to compare the names of tags; retrying in 1 s");
             }

@@ -1,5 +1,7 @@
 //! Limits of login attempts: guesses from one address or many do not lock the owner of an account out.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use test_support::*;
 
 const GUESS: &str = "correct horse battery stable";
@@ -37,6 +39,36 @@ async fn owner_logs_in_while_another_address_guesses() {
         }
         // The attacker's own account is a different one.
         log_in(&app, &attacker, "eve", GUESS).is(400).await;
+    }
+}
+
+/// Addresses get their turns: a login waits for one hash of each other address, however many these want.
+#[tokio::test(flavor = "multi_thread")]
+async fn owner_logs_in_in_turn_beside_many_attempts_of_another_address() {
+    let settings = [
+        ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "10000"),
+        ("PET_INVENTORY__USERS__HASHES_AT_ONCE", "1"),
+    ];
+    let app = Arc::new(start(&settings).await);
+    let answered = Arc::new(AtomicUsize::new(0));
+    let mut attempts = JoinSet::new();
+    for attacker in 0..12 {
+        let (app, answered) = (Arc::clone(&app), Arc::clone(&answered));
+        attempts.spawn(async move {
+            for guess in 0.. {
+                let name = format!("user{attacker}x{guess}");
+                log_in(&app, "192.0.2.1", &name, GUESS).is(400).await;
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    eventually(async || answered.load(Ordering::Relaxed) > 24).await;
+    for _ in 0..5 {
+        let before = answered.load(Ordering::Relaxed);
+        log_in(&app, "192.0.2.2", "ada", PASSWORD).is(200).await;
+        let meanwhile = answered.load(Ordering::Relaxed) - before;
+        // The one in progress, and those that are answered while the owner's is checked or on its way.
+        assert!(meanwhile <= 6, "{meanwhile} before the owner's");
     }
 }
 

@@ -274,6 +274,35 @@ async fn tags_in_use_are_suggested() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_of_tags_that_no_pet_has_go_and_delay_no_new_one() {
+    const STALE: i64 = 100_000;
+    let app = TestApp::start().await;
+    let insert = format!(
+        "insert into tag_names (name, folded_name)
+         select 'stale ' || id, 'stale ' || id from generate_series(1, {STALE}) id"
+    );
+    app.database.run(&insert).await;
+    let pet = json!({"name": "Rex", "tags": [{"name": "zebra"}]});
+    let started = Instant::now();
+    app.post("/pet", &pet).is(201).await;
+    let suggested =
+        async || app.get("/pet/tags?prefix=zeb").is(200).await.json() == json!(["zebra"]);
+    eventually(suggested).await;
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+    let left = "select count(*) from tag_names where name like 'stale %'";
+    eventually(async || app.database.number(left).await <= STALE - 2_000).await;
+    assert!(
+        app.database.number(left).await > 0,
+        "a bounded number at a time"
+    );
+    assert!(suggested().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pages_by_name_add_up() {
     let app = TestApp::start().await;
     // Names of three lengths, each of many pets, and some large pets.

@@ -26,7 +26,7 @@ const LAYERS: &[&[&str]] = &[
     &["webhooks"],
     &["auth", "limits", "images", "feed", "sample_store"],
     &["db", "blob_store"],
-    &["config", "http_client", "trace_context"],
+    &["config", "http_client", "trace_context", "turns"],
     &["domain"],
 ];
 
@@ -42,7 +42,7 @@ const API_SHARED: &[&str] =
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =
     &["administration", "batch", "breaker", "codec", "conditions", "connect", "database", "database_url", "deadline", "error",
-      "large_reads", "options", "parts", "pool", "pooler", "record", "schema", "scope", "sequences", "server", "turns"];
+      "large_reads", "options", "parts", "pool", "pooler", "record", "schema", "scope", "sequences", "server"];
 
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]

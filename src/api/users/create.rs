@@ -65,7 +65,12 @@ pub(super) async fn sign_up(
     if let Some(password) = password {
         let hashes = &state.concurrency.password_hashes;
         let _share = hashes.take(context.client_address(), 1)?;
-        account.password_hash = Some(state.passwords.hash(password).await?);
+        account.password_hash = Some(
+            state
+                .passwords
+                .hash(context.client_address(), password)
+                .await?,
+        );
     }
     let users = insert(&state.database, slice::from_ref(&account), &initiator).await?;
     let user = users
@@ -110,13 +115,15 @@ async fn is_administrator(
 pub(super) async fn with_list(
     State(database): State<Database>,
     State(passwords): State<Passwords>,
+    context: RequestContext,
     initiator: Initiator,
     Json(list): Json<NewUsersBody>,
 ) -> Result<Response, Error> {
     let (mut accounts, chosen): (Vec<_>, Vec<_>) = list.into_new_users()?.into_iter().unzip();
     refuse_taken(&database, &accounts).await?;
     // Hashed outside of the transaction, which would stay open meanwhile.
-    for (account, hash) in accounts.iter_mut().zip(passwords.hash_all(chosen).await?) {
+    let hashes = passwords.hash_all(context.client_address(), chosen);
+    for (account, hash) in accounts.iter_mut().zip(hashes.await?) {
         account.password_hash = hash;
     }
     let users = insert(&database, &accounts, &initiator).await?;

@@ -106,7 +106,12 @@ async fn replace(
         Some(password) => {
             let hashes = &state.concurrency.password_hashes;
             let _share = hashes.take(context.client_address(), 1)?;
-            Some(state.passwords.hash(password).await?)
+            Some(
+                state
+                    .passwords
+                    .hash(context.client_address(), password)
+                    .await?,
+            )
         }
         None => None,
     };

@@ -157,7 +157,10 @@ impl Login {
         let _share = state.concurrency.password_hashes.take(client, 1)?;
         let (database, passwords) = (&state.database, &state.passwords);
         let (lifetime, max) = (state.session_lifetime, state.max_sessions);
-        let opened = session::open(database, passwords, &username, password, lifetime, max).await?;
+        let opened = session::open(
+            database, passwords, client, &username, password, lifetime, max,
+        )
+        .await?;
         state.authenticator.invalidate(&opened.ended);
         let caching = [(header::CACHE_CONTROL, "no-store")];
         let expires = rfc3339(opened.expires_at);

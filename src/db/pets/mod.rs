@@ -28,7 +28,7 @@ pub use self::{
         LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, PetListing, list,
         write_statuses_of_tags,
     },
-    tag_names::{SUGGEST_TAGS, compare_tag_names, suggest_tags},
+    tag_names::{SUGGEST_TAGS, add_used_tag_names, remove_unused_tag_names, suggest_tags},
 };
 use super::{
     batch::{BatchResult, BatchedStatement},

@@ -55,9 +55,8 @@ const USED_NAMES: &str = "with recursive used (name, number) as (
     )
     select name from used order by name";
 
-/// Adds the names of tags in use to the table, and removes those of others: for up to 1,000 of the former behind `after`. Returns the
-/// last of them, or `None` at the end.
-pub async fn compare_tag_names(
+/// Adds the names of up to 1,000 tags in use behind `after` to the table. Returns the last of them, or `None` at the end.
+pub async fn add_used_tag_names(
     connection: &mut Connection,
     after: &str,
 ) -> Result<Option<String>, Error> {
@@ -65,17 +64,11 @@ pub async fn compare_tag_names(
         .bind(after)
         .bind(MAX_COMPARED);
     let used: Vec<String> = with_timeout(query.fetch_all(&mut *connection)).await?;
-    let is_end = i64::try_from(used.len()).is_ok_and(|used| used < MAX_COMPARED);
-    let last = used.last().filter(|_| !is_end);
     let query = sqlx::query_scalar(
-        "select name from tag_names where name > $1 and ($2::text is null or name <= $2) order by name",
+        "select name from unnest($1::text[]) used (name)
+         where not exists (select from tag_names where tag_names.name = used.name)",
     );
-    let query = query.bind(after).bind(last);
-    let known: Vec<String> = with_timeout(query.fetch_all(&mut *connection)).await?;
-    // Both are in the order of their bytes.
-    let is_in = |names: &[String], name: &String| names.binary_search(name).is_ok();
-    let unknown: Vec<&String> = used.iter().filter(|name| !is_in(&known, name)).collect();
-    let unused: Vec<&String> = known.iter().filter(|name| !is_in(&used, name)).collect();
+    let unknown: Vec<String> = with_timeout(query.bind(&used).fetch_all(&mut *connection)).await?;
     if !unknown.is_empty() {
         let folded: Vec<_> = unknown.iter().map(|name| fold_name(name)).collect();
         let query = sqlx::query(
@@ -84,11 +77,30 @@ pub async fn compare_tag_names(
              on conflict do nothing",
         );
         let query = query.bind(unknown).bind(folded);
-        with_timeout(query.execute(&mut *connection)).await?;
-    }
-    if !unused.is_empty() {
-        let query = sqlx::query("delete from tag_names where name = any ($1)").bind(unused);
         with_timeout(query.execute(connection)).await?;
     }
-    Ok(last.cloned())
+    Ok(last_of_full(used))
+}
+
+/// Removes those of up to 1,000 names of the table behind `after` that no tag has. Returns the last of them, or `None` at the end.
+pub async fn remove_unused_tag_names(
+    connection: &mut Connection,
+    after: &str,
+) -> Result<Option<String>, Error> {
+    let query =
+        sqlx::query_scalar("select name from tag_names where name > $1 order by name limit $2");
+    let query = query.bind(after).bind(MAX_COMPARED);
+    let known: Vec<String> = with_timeout(query.fetch_all(&mut *connection)).await?;
+    let query = sqlx::query(
+        "delete from tag_names where name = any ($1)
+         and not exists (select from pet_tags where tag = tag_names.name)",
+    );
+    with_timeout(query.bind(&known).execute(connection)).await?;
+    Ok(last_of_full(known))
+}
+
+/// Returns the last name if there may be more behind it.
+fn last_of_full(mut names: Vec<String>) -> Option<String> {
+    let is_full = i64::try_from(names.len()).is_ok_and(|names| names >= MAX_COMPARED);
+    names.pop().filter(|_| is_full)
 }

@@ -11,7 +11,7 @@ use crate::domain::caller::CallerKey;
 
 /// Permits. Clones share them.
 #[derive(Debug, Clone)]
-pub(super) struct Turns(Arc<Mutex<State>>);
+pub struct Turns(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -59,6 +59,12 @@ impl Turns {
         };
         // The sender is dropped with its permit only.
         received.await.unwrap_or(Permit { turns: None })
+    }
+
+    /// Returns the number of permits that nobody has.
+    #[cfg(test)]
+    pub fn free(&self) -> usize {
+        self.state().free
     }
 
     fn permit(&self) -> Permit {
