@@ -49,8 +49,9 @@ const SET_NONE: &str = "found no connection pooler in transaction mode; set data
 /// Transactions in which [`check`] looks for a pooler: one that takes servers in turn may give the same one a few times.
 const ATTEMPTS: usize = 8;
 
-/// Time for which a connection waits for a server if the other one has the only one.
-const SERVER_TIMEOUT: Duration = Duration::from_millis(300);
+/// Time for which a connection waits for a server if the other one has the only one. PostgreSQL itself responds sooner, also on a busy
+/// machine.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Removes options that a pooler does not support.
 pub(super) fn compatible(options: PgConnectOptions, pooler: Pooler) -> PgConnectOptions {
