@@ -61,7 +61,7 @@ impl Turns {
         received.await.unwrap_or(Permit { turns: None })
     }
 
-    /// Returns the number of permits that nobody has.
+    /// Returns the number of free permits.
     #[cfg(test)]
     pub fn free(&self) -> usize {
         self.state().free

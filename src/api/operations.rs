@@ -31,7 +31,7 @@ pub struct Facts {
     pub limit: RequestLimit,
     /// True if it evaluates `If-Match` and `If-None-Match`: its resource has an entity tag.
     pub has_entity_tag: bool,
-    /// What a POST does with an `Idempotency-Key`.
+    /// Handling of an `Idempotency-Key` by a POST.
     pub keys: Keys,
     /// Time limit, as a multiple of the configured one; 0 if the handler limits the time itself.
     pub timeout_factor: u32,

@@ -42,7 +42,7 @@ const TTL_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
 const CAPACITY: u64 = 150_000;
 /// Interval between test notifications.
 const TEST_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum number of keys whose last use one statement writes.
+/// Maximum number of keys of which one statement writes the last use.
 const MAX_KEYS: usize = 5_000;
 
 /// Cache of credential lookups. Cheap to clone.

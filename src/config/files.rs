@@ -69,7 +69,7 @@ enum Source {
 }
 
 impl UrlFiles {
-    /// Returns `None` if no variable names a file with the URL or the password, whose values are these. `is_option` is true for a
+    /// Returns `None` if no variable names a file with the URL or the password, which have these values. `is_option` is true for a
     /// URL of the command line.
     pub(super) fn of(
         environment: &HashMap<OsString, OsString>,

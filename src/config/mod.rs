@@ -394,7 +394,7 @@ fn layers(
     Ok(combine(command_line, ours)?)
 }
 
-/// Returns false for a standard variable of OpenTelemetry whose value the service does not know. Such a variable may be for other
+/// Returns false for a standard variable of OpenTelemetry with a value that the service does not know. It may be meant for other
 /// programs, and does not stop the start.
 fn is_usable(alias: &str, value: &str) -> bool {
     let Some((key, _, unit)) = (ALIASES.iter()).find(|(_, name, _)| *name == alias) else {

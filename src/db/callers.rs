@@ -237,7 +237,7 @@ pub async fn change(
     Ok(Some(administration))
 }
 
-/// What the deletion of a caller has done.
+/// Result of the deletion of a caller.
 #[derive(Debug)]
 pub struct Deleted {
     /// Hashes of its credentials, to be evicted from caches.

@@ -56,7 +56,7 @@ macro_rules! publish {
     };
 }
 
-/// What a publication has found and done.
+/// Result of a publication.
 #[derive(Debug, Clone, Copy, Default, FromRow)]
 pub struct Publication {
     /// Number of changes that it published.

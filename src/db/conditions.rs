@@ -1,4 +1,4 @@
-//! What the program needs of a database: one list for the start, for all commands, and for `check`.
+//! Requirements on a database and its role: one list for the start, for all commands, and for `check`.
 
 use sqlx::{PgConnection, Row as _, migrate::Migration};
 
@@ -23,7 +23,6 @@ pub struct Conditions {
 impl Conditions {
     /// Reads the state in a transaction that changes nothing. Fails for a schema that was changed or is of an earlier build.
     pub(super) async fn read(connection: &mut PgConnection) -> Result<Self, Error> {
-        // Those whose absence is not noticed by the one that reads the migrations.
         const FACTS: &str = "
             select current_setting('server_version_num')::int as version,
                 current_setting('server_encoding') as encoding,

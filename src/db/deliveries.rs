@@ -175,7 +175,7 @@ pub struct Undelivered {
     pub is_parked: bool,
 }
 
-/// What a turn has done.
+/// Result of a turn.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Position up to which changes are delivered, or are in `undelivered`; that of the webhook if it is greater.

@@ -76,8 +76,8 @@ pub(super) async fn check(
     })
 }
 
-/// Returns true if a connection has the server that it had before another connection began a transaction, and cannot get it, or
-/// gets another one. A pooler in session mode gives each connection a server of its own.
+/// Returns true if two connections share servers: while the second has a transaction, the first gets another server than before, or
+/// none in time. A pooler in session mode gives each connection a server of its own.
 async fn changes_servers(options: &PgConnectOptions) -> Result<bool, sqlx::Error> {
     let mut first = PgConnection::connect_with(options).await?;
     let mut second = PgConnection::connect_with(options).await?;
@@ -104,7 +104,7 @@ async fn changes_servers(options: &PgConnectOptions) -> Result<bool, sqlx::Error
 
 /// Returns the process id of the server that executes the statement.
 async fn server_of(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
-    // Unprepared, since the server may be shared, and so is its result a text.
+    // An unprepared query, since the server may be shared; its results are text.
     let row = connection
         .fetch_one("select pg_backend_pid()::text")
         .await?;

@@ -21,7 +21,7 @@ impl fmt::Display for ServerVersion {
     }
 }
 
-/// What a server says about itself.
+/// Facts that a server reports about itself.
 #[derive(Debug)]
 pub struct Server {
     /// Version.

@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// What is maintained.
+/// Parts that the tasks maintain.
 pub struct Maintained {
     /// PostgreSQL.
     pub database: Database,

@@ -1,4 +1,4 @@
-//! What the service needs of a database and of its role: `check` names whatever stops the start.
+//! Requirements on a database and its role: `check` names each reason that stops the start.
 
 use test_support::postgres::url;
 use test_support::*;

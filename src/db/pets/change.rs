@@ -197,7 +197,7 @@ async fn change_all(
     outcomes.collect()
 }
 
-/// What a batch did with a request.
+/// Result of a request of a batch.
 #[derive(Debug)]
 enum Applied {
     /// It has this outcome, and the pet no new state.
