@@ -5,7 +5,9 @@ use std::io;
 use crate::{
     blob_store, config, db,
     domain::{Invalid, address::ListenAddress},
-    embedded_postgres, telemetry,
+    embedded_postgres,
+    limits::open_files::TooFew,
+    telemetry,
 };
 
 /// Error at the start or stop of the service. Each message ends with what to do next.
@@ -33,6 +35,8 @@ pub enum Error {
          FileDescriptorName=api for that of the API, and FileDescriptorName=operations for that of operations"
     )]
     SocketNames(String),
+    #[error(transparent)]
+    OpenFiles(#[from] TooFew),
     #[error(transparent)]
     Config(#[from] config::Error),
     #[error("{0}. Correct it, or see what else is wrong: pet-inventory check")]

@@ -35,11 +35,12 @@ use crate::{
     limits::{
         failed_authentication::FailedAuthenticationLimit,
         logins::Logins,
+        open_files::OpenFiles,
         requests::RateLimits,
         resources::{BodyLimits, ConcurrencyLimits, Uploads},
     },
     maintenance::{self, Maintained},
-    server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers, cores},
+    server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers},
     telemetry::{self, Metrics},
     webhooks,
 };
@@ -50,6 +51,7 @@ pub struct App {
     operations: (Listener, ListenAddress, HttpApi<RequestBody>),
     limits: Limits,
     admission: Admission,
+    max_operations: usize,
     state: AppState,
     metrics: Metrics,
     embedded_postgres: Option<EmbeddedPostgres>,
@@ -72,6 +74,7 @@ impl App {
     ) -> Result<Self, Error> {
         // First, so that no child process inherits them.
         let inherited = Inherited::take(&config.environment.sockets)?;
+        let files = OpenFiles::divide(&config)?;
         // Before the first metric is looked up.
         let metrics = telemetry::metrics()?;
         let (database, embedded_postgres) = open_database(&config).await?;
@@ -110,7 +113,7 @@ impl App {
             max_sessions: config.users.max_sessions,
             trusted_proxies: config.limits.trusted_proxies.into(),
             cors_origins: config.server.cors_origins.clone(),
-            concurrency: ConcurrencyLimits::new(server, &config.changes, hashes_at_once),
+            concurrency: ConcurrencyLimits::new(server, &config.changes, files, hashes_at_once),
             anonymous_scopes: config.auth.anonymous_scopes,
             anonymous_plan: config.auth.anonymous_plan,
             access_details: config.telemetry.access_details,
@@ -134,7 +137,7 @@ impl App {
         });
         let constants = api::constants(&document, &state);
         let constants = constants.map_err(|error| Error::Api(error.to_string()))?;
-        let routers: Vec<_> = (0..server.workers.unwrap_or_else(cores).get())
+        let routers: Vec<_> = (0..files.workers)
             .map(|_| api::router(&operations, constants.clone(), state.for_worker()))
             .map(api::http_service)
             .collect();
@@ -150,10 +153,11 @@ impl App {
             operations: (private.0, private.1, api::http_service(operations_router)),
             limits: connection_limits(&config.server),
             admission: Admission {
-                max_connections: config.server.max_connections,
+                max_connections: files.connections,
                 max_per_address: config.server.max_connections_per_address,
                 exempt: state.trusted_proxies.clone(),
             },
+            max_operations: files.operations,
             state,
             metrics,
             embedded_postgres,
@@ -222,7 +226,10 @@ impl App {
         let last = shutdown.separate();
         let (listener, _, service) = self.operations;
         let (connections, until) = (self.limits, last.clone());
-        let admission = self.admission.clone();
+        let admission = Admission {
+            max_connections: self.max_operations,
+            ..self.admission.clone()
+        };
         let operations = tokio::spawn(async move {
             let worker = Workers::current(service);
             server::serve(

@@ -17,8 +17,8 @@ use crate::{
     db::{self, Conditions, ConnectOptions, Database, DatabaseUrl, Server},
     domain::{address::is_loopback, caller::Scopes},
     http_client,
+    limits::open_files::OpenFiles,
     maintenance::orphaned_blobs,
-    server::cores,
 };
 
 /// Arguments of the command.
@@ -32,8 +32,9 @@ pub struct Check {
 /// Prints one line per part and one per warning; the exit code is a failure if any check fails.
 pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCode, Error> {
     // `Config` is always valid.
-    let valid = Ok("valid; see: pet-inventory config show".to_owned());
-    let mut results = vec![("configuration", valid)];
+    let files = OpenFiles::divide(config);
+    let valid = files.map(|_| "valid; see: pet-inventory config show".to_owned());
+    let mut results = vec![("configuration", valid.map_err(Error::from))];
     let mut warnings = warnings(config);
     match Session::open(config).await {
         Ok(session) => {
@@ -158,13 +159,15 @@ fn is_open(config: &Config) -> bool {
     config.users.sign_up || config.auth.anonymous_scopes != Scopes::default()
 }
 
-/// Returns the warnings that `serve` logs, too: of variables without effect, and of origins that may be insecure.
+/// Returns the warnings that `serve` logs, too: of variables without effect, of few open files, and of origins that may be
+/// insecure.
 pub fn logged_warnings(config: &Config) -> Vec<String> {
     let ignored = config.environment.ignored.iter();
     let ignored = ignored.map(|name| {
         format!("{name}, or its value, has no effect; unset it, or see: pet-inventory config show")
     });
-    ignored.chain(cors_warnings(config)).collect()
+    let files = OpenFiles::divide(config).ok().and_then(|it| it.warning());
+    ignored.chain(files).chain(cors_warnings(config)).collect()
 }
 
 fn cors_warnings(config: &Config) -> Vec<String> {
@@ -257,7 +260,7 @@ fn is_old(version: &str) -> bool {
 
 /// Adds up the connections of all processes, and compares them with what the server admits.
 fn connections(config: &Config, replicas: NonZeroU32, server: &Server) -> Result<String, Error> {
-    let workers = config.server.workers.unwrap_or_else(cores).get();
+    let workers = OpenFiles::divide(config)?.workers;
     let each = Database::max_connections(&config.database, workers);
     let all = each.saturating_mul(replicas.get().into());
     let sum = format!("{replicas} × {each} = {all}");

@@ -13,15 +13,13 @@ use super::{
 use crate::{
     app::{App, DEMO_KEYS},
     config::Config,
-    domain::{address::ListenAddress, webhook::MAX_WEBHOOKS},
-    server::{Shutdown, listener::raise_file_limit},
+    domain::address::ListenAddress,
+    server::Shutdown,
 };
 
 /// Serves until SIGINT or SIGTERM.
 pub async fn run(config: Config, json: bool) -> Result<(), Error> {
     let shutdown = Shutdown::on_signals(config.server.shutdown_grace)?;
-    let max_deliveries = MAX_WEBHOOKS * config.webhooks.max_deliveries;
-    raise_file_limit(config.server.max_connections, max_deliveries);
     for warning in check::logged_warnings(&config) {
         tracing::warn!("{warning}");
     }

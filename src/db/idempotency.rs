@@ -7,6 +7,14 @@ use sqlx::{FromRow, types::Json};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 
+/// Bytes that a row takes on disk with its index entries, within a third of the size of the table: `answer` is stored in pieces, and
+/// `caller` and `key` are also in an index.
+macro_rules! size {
+    () => {
+        "300 + 2 * (pg_column_size(caller) + pg_column_size(key)) + pg_column_size(answer) * 5 / 4"
+    };
+}
+
 /// Claims a key until the transaction ends. Returns false if another transaction holds it.
 ///
 /// The claim is an advisory lock, so that the second of two requests is refused at once and does not wait. Two keys
@@ -41,20 +49,22 @@ pub async fn find(
     with_timeout(query.bind(caller).bind(key).fetch_optional(connection)).await
 }
 
-/// Stores a response, unless there is one that is less than 24 hours old. Returns the size of what it stored in bytes.
+/// Stores a response, unless there is one that is less than 24 hours old. Returns the bytes on disk of what it stored, as if
+/// PostgreSQL could not compress it.
 pub async fn store(
     connection: &mut Connection,
     caller: &str,
     key: &str,
     response: &StoredResponse,
 ) -> Result<u64, Error> {
-    let query = sqlx::query_scalar(
+    let query = sqlx::query_scalar(concat!(
         "insert into idempotency_keys (caller, key, fingerprint, answer) values ($1, $2, $3, $4)
          on conflict (caller, key) do update
          set fingerprint = excluded.fingerprint, answer = excluded.answer, created_at = now()
          where idempotency_keys.created_at <= now() - interval '24 hours'
-         returning pg_column_size(answer)",
-    )
+         returning ",
+        size!()
+    ))
     .bind(caller)
     .bind(key)
     .bind(&response.fingerprint)
@@ -63,16 +73,18 @@ pub async fn store(
     Ok(u64::try_from(size.unwrap_or_default()).unwrap_or_default())
 }
 
-/// Returns the size in bytes of the responses of a caller in the last 24 hours, and the time until the oldest one expires.
+/// Returns the bytes on disk of the responses to a caller in the last 24 hours, and the time until the oldest one expires.
 pub async fn stored_bytes(
     connection: &mut Connection,
     caller: &str,
 ) -> Result<(u64, Duration), Error> {
-    let query = sqlx::query_as(
-        "select coalesce(sum(pg_column_size(answer)), 0)::bigint,
+    let query = sqlx::query_as(concat!(
+        "select coalesce(sum(",
+        size!(),
+        "), 0)::bigint,
                 coalesce(extract(epoch from min(created_at) + interval '24 hours' - now()), 0)::float8
-         from idempotency_keys where caller = $1 and created_at > now() - interval '24 hours'",
-    );
+         from idempotency_keys where caller = $1 and created_at > now() - interval '24 hours'"
+    ));
     let (size, seconds): (i64, f64) =
         with_timeout(query.bind(caller).fetch_one(connection)).await?;
     let size = u64::try_from(size).unwrap_or_default();

@@ -5,6 +5,7 @@
 //!   [`database_clock`] detects steps of the clock that slices are counted by.
 //! - [`requests`]: all limits of requests, their metrics, and the history of the requests of callers.
 //! - [`resources`], [`shares`]: what requests, and one client address, may use at the same time.
+//! - [`open_files`]: how many files connections of clients and images may have open.
 //! - [`token_buckets`], [`failed_authentication`], [`logins`]: limits by client address and account, which need not be
 //!   exact.
 
@@ -13,6 +14,7 @@ pub mod database_clock;
 mod error;
 pub mod failed_authentication;
 pub mod logins;
+pub mod open_files;
 pub mod requests;
 pub mod resources;
 pub mod shares;

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use super::shares::Shares;
-use crate::config;
+use super::{
+    open_files::OpenFiles,
+    shares::{Exhausted, Share, Shares},
+};
+use crate::{config, domain::address::AddressKey};
 
 /// Maximum number of bytes of images that are being sent.
 const MAX_IMAGES: usize = 64 << 20;
+/// Maximum number of bytes counted for an image that is being sent: two pieces of 128 KiB.
+const MAX_OF_IMAGE: usize = 256 << 10;
 /// Maximum number of look-ups of images and of requests that wait for a rendering. By default, a client may have as many as
 /// requests without credentials.
 const MAX_RENDERINGS: usize = 512;
@@ -29,21 +34,29 @@ pub struct ConcurrencyLimits {
     /// Bytes of lists that are being sent.
     pub lists: Shares,
     /// Bytes of images that are being sent.
-    pub images: Shares,
+    images: Shares,
+    /// Minimum number of bytes counted for an image, which bounds the number of open files.
+    min_of_image: usize,
     /// Number of streams of changes.
     pub change_streams: Shares,
 }
 
 impl ConcurrencyLimits {
     /// Allows `max_requests` concurrent requests, of which half may be of one address and half without credentials,
-    /// `max_response_memory` bytes of lists, a queue of `hashes_at_once` passwords, and `max_streams` streams of changes, of
-    /// which an eighth may be of one address, on half of the connections.
-    pub fn new(server: &config::Server, changes: &config::Changes, hashes_at_once: usize) -> Self {
+    /// `max_response_memory` bytes of lists, a queue of `hashes_at_once` passwords, as many images as `files` has, and
+    /// `max_streams` streams of changes, of which an eighth may be of one address, on half of the connections.
+    pub fn new(
+        server: &config::Server,
+        changes: &config::Changes,
+        files: OpenFiles,
+        hashes_at_once: usize,
+    ) -> Self {
         let (max_requests, half) = (server.max_requests, server.max_requests.div_ceil(2));
         let max_response_memory = server.max_response_memory.as_u64();
         let max_response_memory = usize::try_from(max_response_memory).unwrap_or(usize::MAX);
-        let max_streams = changes.max_streams.min(server.max_connections / 2);
+        let max_streams = changes.max_streams.min(files.connections / 2);
         let hashes = hashes_at_once + MAX_WAITING_HASHES;
+        let min_of_image = MAX_IMAGES / files.images;
         Self {
             requests: Shares::new(max_requests, half),
             without_credentials: Shares::new(half, half.div_ceil(4)),
@@ -52,9 +65,16 @@ impl ConcurrencyLimits {
             renderings: Shares::new(MAX_RENDERINGS, MAX_RENDERINGS / 4),
             password_hashes: Shares::new(hashes, hashes / 4),
             lists: Shares::new(max_response_memory, max_response_memory / 8),
-            images: Shares::new(MAX_IMAGES, MAX_IMAGES / 8),
+            images: Shares::new(MAX_IMAGES, min_of_image.max(MAX_IMAGES / 8)),
+            min_of_image,
             change_streams: Shares::new(max_streams, max_streams.div_ceil(8)),
         }
+    }
+
+    /// Takes a share of what images may use while they are sent, for one of `length` bytes.
+    pub fn image(&self, client: Option<AddressKey>, length: usize) -> Result<Share, Exhausted> {
+        let counted = length.min(MAX_OF_IMAGE).max(self.min_of_image);
+        self.images.take(client, counted)
     }
 }
 

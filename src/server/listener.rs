@@ -1,4 +1,4 @@
-//! Listening sockets, TCP or Unix, and the limit of open files.
+//! Listening sockets, TCP or Unix.
 
 use std::{
     fs::{self, Permissions},
@@ -15,7 +15,6 @@ use std::{
 };
 
 use listenfd::ListenFd;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
@@ -28,8 +27,6 @@ use crate::domain::address::{ListenAddress, PeerAddress};
 const MAX_UNSENT_BYTES: u32 = 128 << 10;
 /// Maximum number of connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 1_024;
-/// Number of open files beside connections of clients and to webhooks.
-const OTHER_FILES: u64 = 256;
 /// Mode of the file of a Unix socket: the user and the group of the process may connect.
 const SOCKET_MODE: u32 = 0o660;
 
@@ -248,28 +245,4 @@ fn refuse_open_folder(path: &Path) -> io::Result<()> {
     Err(io::Error::other(format!(
         "every user can replace files in {folder}; take another folder, or: chmod o-w {folder}"
     )))
-}
-
-/// Raises the soft limit of open files to the hard limit, since each connection is a file. Logs a warning when that is
-/// less than `max_connections` of clients and `max_requests` to webhooks need.
-pub fn raise_file_limit(max_connections: usize, max_requests: usize) {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
-        if soft < hard {
-            setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-        }
-        Ok(hard)
-    });
-    let connections = max_connections.saturating_add(max_requests) as u64;
-    let wanted = connections.saturating_add(OTHER_FILES);
-    match raised {
-        Ok(limit) if limit < wanted => {
-            tracing::warn!(
-                limit,
-                wanted,
-                "limit of open files (RLIMIT_NOFILE) is below what server.max_connections and webhooks.max_deliveries need; raise it, or lower them"
-            );
-        }
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "failed to raise the limit of open files"),
-    }
 }

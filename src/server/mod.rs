@@ -23,7 +23,7 @@ pub use self::{
     connection::{HttpService, Limits},
     listener::Listener,
     shutdown::Shutdown,
-    workers::{Hooks, Workers, cores},
+    workers::{Hooks, Workers},
 };
 
 use self::listener::Accepted;

@@ -7,7 +7,6 @@
 
 use std::{
     io,
-    num::NonZeroUsize,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::Duration,
@@ -40,11 +39,6 @@ pub struct Workers<S> {
     next: AtomicUsize,
     pub(super) hooks: Hooks,
     _running: DropGuard,
-}
-
-/// Number of cores.
-pub fn cores() -> NonZeroUsize {
-    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 impl<S> Workers<S> {

@@ -2,6 +2,7 @@
 
 use test_support::postgres::{self, url};
 use test_support::*;
+use tokio::process::Command;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_reports_failures_with_the_next_step() {
@@ -181,6 +182,71 @@ async fn check_fails_if_the_image_store_is_unusable() {
     let images = ("PET_INVENTORY__IMAGES__URL", inside_a_file.as_str());
     let output = home.run_with(&["check"], &[images]).await.is(1);
     output.stdout_has("FAILED  images");
+}
+
+/// Returns a command that may open so many files.
+fn with_files(home: &Home, limit: u32, arguments: &[&str]) -> Command {
+    home.in_shell(
+        &format!(r#"ulimit -n {limit} && exec "$0" "$@""#),
+        arguments,
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn few_open_files_are_kept_for_the_database() {
+    const ADMINISTRATOR: &str = "a-key-of-an-administrator-0000000";
+    let database = TestDatabase::migrated().await;
+    let home = Home::on(database.url());
+    let home = home.with("BOOTSTRAP_API_KEY", ADMINISTRATOR.to_owned());
+    for command in ["check", "serve"] {
+        let output = Output::of(with_files(&home, 40, &[command])).await.is(1);
+        let lines = format!("{}{}", output.stdout, output.stderr);
+        let reason = "the limit of open files is 40, but at least ";
+        assert!(
+            lines.contains(reason) && lines.contains("ulimit -n"),
+            "{lines}"
+        );
+    }
+    let output = Output::of(with_files(&home, 64, &["check"])).await.is(0);
+    output.stdout_has("WARNING configuration  the limit of open files is 64, which leaves ");
+
+    let service = Service::start(&home, with_files(&home, 64, &["serve"])).await;
+    assert!(service.log().contains("the limit of open files is 64"));
+    let service = Arc::new(service);
+    let clients = (0..60).map(|number| {
+        let service = Arc::clone(&service);
+        tokio::spawn(async move {
+            let request = |method, path: &str| {
+                let url = format!("http://{}/api/v3{path}", service.address);
+                // Each request has a connection of its own.
+                let request = Call::from(client().request(method, url));
+                request
+                    .header("api_key", ADMINISTRATOR)
+                    .header("connection", "close")
+            };
+            let pet = json!({"name": format!("pet {number}"), "photoUrls": []});
+            let added = request(Method::POST, "/pet")
+                .json(&pet)
+                .is(201)
+                .await
+                .json();
+            let id = added["id"].as_i64().expect("an id");
+            for path in [
+                format!("/pet/{id}"),
+                "/pet?limit=1000".to_owned(),
+                format!("/pet?name=pet {number}"),
+                "/store/inventory".to_owned(),
+                "/pet/findByTags?tags=a".to_owned(),
+            ] {
+                request(Method::GET, &path).is(200).await;
+            }
+            request(Method::DELETE, &format!("/pet/{id}")).is(200).await;
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.expect("responses");
+    }
+    assert!(!service.log().contains("ERROR"), "{}", service.log());
 }
 
 /// Runs `check` and returns its warnings.

@@ -354,6 +354,34 @@ async fn second_request_whose_check_fails_after_the_first_has_the_response_of_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn limit_of_stored_bytes_counts_what_they_take_on_disk() {
+    const LIMIT: i64 = 256 << 10;
+    let settings = [("PET_INVENTORY__LIMITS__IDEMPOTENCY_BYTES_PER_DAY", "256KiB")];
+    for (key_length, photos) in [(36, 1), (255, 1), (255, 4)] {
+        let app = TestApp::with(&settings).await;
+        let key = |number: usize| format!("{number:0key_length$}");
+        // Not compressible.
+        let part = |_| format!("{:016x}", getrandom::u64().expect("random"));
+        let photos: Vec<String> = (0..photos).map(|_| (0..50).map(part).collect()).collect();
+        let pet = json!({"name": "a", "photoUrls": photos});
+        let mut number = 0;
+        let refused = loop {
+            let response = post(&app, &key(number), &pet).await;
+            if response.status != 201 {
+                break response;
+            }
+            number += 1;
+        };
+        let violated = &refused.problem(429)["violated-policies"];
+        assert_eq!(violated, &json!(["idempotency-bytes"]));
+        let size = "select pg_total_relation_size('idempotency_keys')";
+        let size = app.database.number(size).await;
+        let is_near = (LIMIT * 2 / 3..LIMIT * 3 / 2).contains(&size);
+        assert!(is_near, "{key_length}, {} photos: {size}", photos.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn caller_stores_a_limited_number_of_bytes() {
     let settings = [("PET_INVENTORY__LIMITS__IDEMPOTENCY_BYTES_PER_DAY", "4KiB")];
     let app = TestApp::with(&settings).await;

@@ -261,28 +261,14 @@ fn activated(
     (count, names): (u8, &str),
 ) -> Command {
     const MOVE: &str = r#"exec 3<&0 4<&2 </dev/null 2>&1; LISTEN_PID=$$ exec "$0" "$@""#;
-    let inner = home.command(["serve"]);
-    let inner = inner.as_std();
     let [first, second] = sockets.map(Stdio::from);
-    let mut command = Command::new("/bin/sh");
+    let mut command = home.in_shell(MOVE, ["serve"]);
     command
-        .args(["-c", MOVE])
-        .arg(inner.get_program())
-        .args(inner.get_args())
-        .current_dir(home.path())
-        .env_clear()
-        .envs(
-            inner
-                .get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
-        )
         .env("DATABASE_URL", database.url())
         .env("LISTEN_FDS", count.to_string())
         .env("LISTEN_FDNAMES", names)
         .stdin(first)
-        .stdout(Stdio::piped())
-        .stderr(second)
-        .kill_on_drop(true);
+        .stderr(second);
     command
 }
 

@@ -326,8 +326,6 @@ pub fn raise_file_limit() {
 
 /// Builds the service with a configuration and a clock.
 async fn build_with(config: Config, clock: Clock) -> App {
-    // Client and service are in one process, and the soft limit is often 1,024.
-    raise_file_limit();
     let operations = pet_inventory::api::operations();
     App::build_with(config, clock, operations)
         .await

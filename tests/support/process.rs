@@ -89,6 +89,30 @@ impl Home {
         command
     }
 
+    /// Returns the command that runs a script with this command's program, arguments and environment as its own.
+    pub fn in_shell<A: AsRef<OsStr>>(
+        &self,
+        script: &str,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let inner = self.command(arguments);
+        let inner = inner.as_std();
+        let variables = inner.get_envs();
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", script])
+            .arg(inner.get_program())
+            .args(inner.get_args())
+            .current_dir(self.path())
+            .env_clear()
+            .envs(variables.filter_map(|(name, value)| Some((name, value?))))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
     /// Runs a command to its end.
     pub async fn run(&self, arguments: &[&str]) -> Output {
         self.run_with(arguments, &[]).await

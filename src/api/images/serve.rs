@@ -39,8 +39,6 @@ use crate::{
     },
 };
 
-/// Maximum number of bytes counted for an image that is being sent: two pieces of 128 KiB.
-const MAX_COUNTED: usize = 256 << 10;
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
@@ -289,7 +287,7 @@ async fn respond(
         _ => {
             let length = usize::try_from(length).unwrap_or(usize::MAX);
             // Before anything is read, so that a client that reads no responses causes no work.
-            let share = (state.concurrency.images).take(*client, length.min(MAX_COUNTED))?;
+            let share = state.concurrency.image(*client, length)?;
             let (share, read) = (Arc::new(share), state.blobs.read(&image.key, range));
             Body::from_stream(read.await?.map_ok(move |bytes| counted(bytes, &share)))
         }
