@@ -192,7 +192,6 @@ async fn purge_changes(database: &Database, retention: Duration) -> Result<u64, 
 /// changes, and deliveries that were given up long ago.
 async fn purge_expired_rows(database: Database, change_retention: Duration) {
     loop {
-        sleep(Duration::from_mins(1)).await;
         let purged = async {
             // Each call deletes at most 1,000 rows, or 10,000 changes, so that locks are short.
             while database.run(db::idempotency::purge_expired).await? > 0 {}
@@ -213,5 +212,6 @@ async fn purge_expired_rows(database: Database, change_retention: Duration) {
         if let Err(error) = purged.await {
             tracing::warn!(%error, "failed to purge expired rows; retrying in 60 s");
         }
+        sleep(Duration::from_mins(1)).await;
     }
 }

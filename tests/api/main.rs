@@ -28,6 +28,7 @@ mod cors;
 mod database_conditions;
 mod database_urls;
 mod errors;
+mod expiry;
 mod feed;
 mod finds;
 mod idempotency;
