@@ -278,7 +278,6 @@ impl Error {
             ) => S::SERVICE_UNAVAILABLE,
             Self::Database(
                 db::Error::Corrupt(_)
-                | db::Error::EarlierSchema(_)
                 | db::Error::Unmet(_)
                 | db::Error::Url(_)
                 | db::Error::Migrate(_)

@@ -152,9 +152,8 @@ enum Command {
     Restore(restore::Restore),
     /// Add 30 pets with pictures and a few orders, to try the service with
     ///
-    /// The service may be running or not. Repeated, it adds those that were deleted. With --remove, it deletes what is left of
-    /// them, even if it was changed, with its images and open orders, and nothing else. With --json: {"pets":…,"orders":…}
-    Seed(seed::Seed),
+    /// The service may be running or not. Fails if the store has pets. With --json: {"pets":…,"orders":…}
+    Seed,
     /// Check that the service would run with this configuration, and suggest fixes
     ///
     /// With --json: {"ok":…,"checks":[{"part":…,"ok":…,"message":…}],"warnings":[{"part":…,"message":…}]}
@@ -303,7 +302,7 @@ impl Cli {
             Command::Export(command) => command.run(&config, json).await,
             Command::Backup(command) => Box::pin(command.run(&config, json)).await,
             Command::Restore(command) => Box::pin(command.run(&config, json)).await,
-            Command::Seed(command) => Box::pin(command.run(&config, json)).await,
+            Command::Seed => Box::pin(seed::run(&config, json)).await,
             Command::Check(command) => return check::run(&command, &config, json).await,
             Command::Config(command) => command.run(&settings, json),
             Command::Healthcheck => healthcheck::run(&config, json).await,

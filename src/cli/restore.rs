@@ -26,9 +26,9 @@ use crate::{
     blob_store::BlobStore,
     config::{Config, DemoKeys},
     db::{
-        self, Database,
-        backups::{self, OLDEST_SCHEMA, is_known},
+        self, Database, backups,
         schema::TABLES,
+        schema::{EXPORT, is_known},
     },
     maintenance::orphaned_blobs,
 };
@@ -114,14 +114,17 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
         return Err(archive::UNKNOWN.into());
     }
     let latest = db::schema::latest();
-    if header.format != FORMAT || !is_known(header.schema, latest) {
+    if header.format != FORMAT || !is_known(header.schema) {
         let Header {
             program, schema, ..
         } = header;
+        let next = if schema > latest {
+            "restore it with that program, or a later one".to_owned()
+        } else {
+            format!("restore it with that program into another database, then {EXPORT}")
+        };
         return Err(format!(
-            "the archive is of pet-inventory {program} with schema {schema:04}, and this program has schema {latest:04}: \
-             restore it with the program that wrote it, then upgrade; below schema {OLDEST_SCHEMA:04}, upgrade to that \
-             schema, and back up again"
+            "the archive is of pet-inventory {program} with schema {schema:04}, and this program has schema {latest:04}: {next}"
         )
         .into());
     }

@@ -1,6 +1,5 @@
-//! `seed`: adds the sample store, or removes it.
+//! `seed`: adds the sample store.
 
-use clap::Args;
 use serde_json::json;
 
 use super::{
@@ -11,41 +10,28 @@ use crate::{
     api::{operations::BASE, state::Links},
     blob_store::BlobStore,
     config::Config,
-    db::Database,
+    db::{self, Database},
     domain::change::Initiator,
     sample_store::{self, Counts, Origin},
 };
 
-#[derive(Debug, Args)]
-pub struct Seed {
-    /// Delete what is left of the sample store, with images and open orders, and nothing else
-    #[arg(long)]
-    remove: bool,
+/// Adds the sample store. Fails if there are pets.
+pub async fn run(config: &Config, json: bool) -> Result<(), Error> {
+    let added = with_database(config, async |database| add(config, database).await);
+    let Some(Counts { pets, orders }) = added.await? else {
+        return Err("the sample store can be added only to a store without pets; for another store, set another \
+                    DATABASE_URL, or PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY"
+            .into());
+    };
+    let text = format!("added {pets} pets and {orders} orders");
+    print(json, text, &json!({"pets": pets, "orders": orders}))
 }
 
-impl Seed {
-    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
-        let counts = with_database(config, async |database| {
-            if self.remove {
-                remove(database).await
-            } else {
-                add(config, database).await
-            }
-        })
-        .await?;
-        let Counts { pets, orders } = counts;
-        let text = match (self.remove, pets) {
-            (false, 0) => "the sample store is there already".to_owned(),
-            (false, _) => format!(
-                "added {pets} pets and {orders} orders; to delete them: pet-inventory seed --remove"
-            ),
-            (true, _) => format!("deleted {pets} pets and {orders} orders"),
-        };
-        print(json, text, &json!({"pets": pets, "orders": orders}))
+async fn add(config: &Config, database: &Database) -> Result<Option<Counts>, Error> {
+    // Before the pictures are stored for nothing.
+    if !database.run(db::sample_store::is_empty).await? {
+        return Ok(None);
     }
-}
-
-async fn add(config: &Config, database: &Database) -> Result<Counts, Error> {
     let blobs = BlobStore::new(config)?;
     blobs.refuse_root()?;
     let pictures = sample_store::store_pictures::<Error>(database, &blobs).await?;
@@ -59,11 +45,4 @@ async fn add(config: &Config, database: &Database) -> Result<Counts, Error> {
     database
         .transact(async |transaction| Ok(sample_store::add(transaction, &pictures, &origin).await?))
         .await
-}
-
-async fn remove(database: &Database) -> Result<Counts, Error> {
-    let removed = database.transact(async |transaction| {
-        Ok(sample_store::remove(transaction, &Initiator::operator()).await?)
-    });
-    removed.await
 }

@@ -33,14 +33,6 @@ const TABLES_WITH_A_ROW: [&str; 2] = ["changes", "changes_clock"];
 /// the backup would be valid again.
 const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
-/// Schema of the builds before the migrations began anew, which has the same tables.
-pub const OLDEST_SCHEMA: i64 = 119;
-
-/// Returns true if an archive of this schema can be restored into the `latest` one.
-pub fn is_known(schema: i64, latest: i64) -> bool {
-    schema == OLDEST_SCHEMA || (210..=latest).contains(&schema)
-}
-
 /// Advance of the sequences of ids by a restore, so that no id is given again that a client got after the backup.
 const IDS_AFTER_BACKUP: i64 = 1 << 20;
 /// Minimum advance of the versions of pets by a restore. Versions also begin at the time of the restore, in microseconds
@@ -68,8 +60,6 @@ pub struct StoredImage {
 #[derive(Debug)]
 pub struct Backup {
     connection: PgConnection,
-    /// Version of the schema: that of its last migration.
-    pub schema: i64,
     /// Time of the snapshot.
     pub created_at: DateTime<Utc>,
 }
@@ -83,11 +73,10 @@ impl Backup {
             lock table image_leftovers in row share mode;
             deallocate all";
         connection.execute(BEGIN).await?;
-        let query = sqlx::query_as("select max(version), now() from _sqlx_migrations");
-        let (schema, created_at) = query.fetch_one(&mut connection).await?;
+        let query = sqlx::query_scalar("select now()");
+        let created_at = query.fetch_one(&mut connection).await?;
         Ok(Self {
             connection,
-            schema,
             created_at,
         })
     }

@@ -38,13 +38,6 @@ pub enum Error {
     /// Invalid database URL, with the reason.
     #[error("database.url (DATABASE_URL) {0}")]
     Url(Cow<'static, str>),
-    /// Schema of a build before 0.1.0, with its last migration.
-    #[error(
-        "the database has the schema {0:04} of an earlier build, and is left as it is. Move its data to a new database: \
-         back up with the build that wrote it (pet-inventory migrate && pet-inventory backup pets.tar), then restore with \
-         this one, with another DATABASE_URL and images.url (pet-inventory restore pets.tar)"
-    )]
-    EarlierSchema(i64),
     /// Conditions of the service that a database does not meet.
     #[error("{}", .0.join(". Also, "))]
     Unmet(Vec<String>),
@@ -70,6 +63,14 @@ fn migration_message(error: &MigrateError) -> String {
         MigrateError::ExecuteMigration(error, version) => {
             format!("{version:04}: {}", message(error))
         }
+        MigrateError::VersionMismatch(version) => format!(
+            "{version:04} differs from that of the build that applied it: run that build, or restore its backup into \
+             another database with: pet-inventory restore"
+        ),
+        MigrateError::Dirty(version) => format!(
+            "{version:04} was interrupted; to repeat it: delete from _sqlx_migrations where version = {version}; \
+             then: pet-inventory migrate"
+        ),
         _ => error.to_string(),
     }
 }

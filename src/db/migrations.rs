@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection as _, Executor as _, PgConnection, migrate::Migration};
+use sqlx::{
+    Connection as _, Executor as _, PgConnection,
+    migrate::{Migrate as _, Migration},
+};
 
 use super::{
     conditions::Conditions,
@@ -26,8 +29,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Applies the pending migrations, which needs a role that may change the schema. Waits while another process does so. Fails with
-/// [`Error::Unmet`] if the program cannot use the database, and with [`Error::EarlierSchema`] if it has migrations from before the
-/// first one.
+/// [`Error::Unmet`] if the program cannot use the database.
 pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), Error> {
     if pending(options, pooler).await?.is_empty() {
         return Ok(());
@@ -47,11 +49,33 @@ pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), E
     while !try_lock(&mut connection, "select pg_try_advisory_lock($1)").await? {
         tokio::time::sleep(LOCK_PAUSE).await;
     }
-    MIGRATOR.run_direct(None, &mut connection, false).await?;
+    apply_pending(&mut connection).await?;
     // The end of the session releases the lock too, but PostgreSQL may notice that late.
     let unlock = sqlx::query("select pg_advisory_unlock($1)").bind(LOCK_KEY);
     unlock.execute(&mut connection).await?;
     connection.close().await?;
+    Ok(())
+}
+
+/// Applies the pending migrations, which no other process does, and logs each with its time, unless the
+/// database is new. sqlx's lock would wait inside PostgreSQL, where a
+/// waiting replica's open snapshot and an index that another replica builds concurrently wait for each other.
+async fn apply_pending(connection: &mut PgConnection) -> Result<(), Error> {
+    let table = &MIGRATOR.table_name;
+    connection.ensure_migrations_table(table).await?;
+    let pending = pending_on(connection).await?;
+    let is_new = pending.len() == MIGRATOR.iter().count();
+    for migration in pending {
+        let time = connection.apply(table, migration).await?;
+        if !is_new {
+            let Migration {
+                version,
+                description,
+                ..
+            } = migration;
+            tracing::info!(version, %description, ?time, "applied a migration");
+        }
+    }
     Ok(())
 }
 
@@ -63,7 +87,7 @@ async fn apply_in_one_transaction(mut connection: PgConnection) -> Result<(), Er
             break;
         }
         if try_lock(&mut transaction, "select pg_try_advisory_xact_lock($1)").await? {
-            MIGRATOR.run_direct(None, &mut *transaction, false).await?;
+            apply_pending(&mut transaction).await?;
             transaction.execute("deallocate all").await?;
             transaction.commit().await?;
             break;

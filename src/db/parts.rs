@@ -2,7 +2,7 @@
 //!
 //! A statement returns a pet that is larger than its part admits without the columns that can be large, and the part ends before it:
 //! so a part has at most as many bytes as its limit times that size. PostgreSQL knows the size without reading the columns, because they
-//! are stored as they are, not compressed (migration 0203).
+//! are stored as they are, not compressed (migration 0303).
 
 use sqlx::{FromRow as _, Row as _, ValueRef as _, postgres::PgRow};
 

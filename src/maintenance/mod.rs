@@ -3,7 +3,7 @@
 //! callers.
 //!
 //! Invariant: without it, only memory, storage and latency grow, limits count requests that were not used, operators do not
-//! see the last uses, and searches by name and tag do not find what plain SQL, a restore or the build before has written.
+//! see the last uses, and searches by name and tag do not find what plain SQL or a restore has written.
 
 pub mod orphaned_blobs;
 
@@ -126,19 +126,17 @@ async fn fold_inventory(database: Database) {
     }
 }
 
-/// Folds names of pets that were written without their folded names, by plain SQL, a restore, or the build before, and writes the statuses
-/// that the build before did not write beside tags.
+/// Folds names of pets that were written without their folded names, by plain SQL or a restore.
 async fn fold_names(database: Database) {
     loop {
         let folded = async {
             while database.transact(db::pets::fold_names).await? > 0 {}
-            while database.transact(db::pets::write_statuses_of_tags).await? > 0 {}
             Ok::<_, db::Error>(())
         };
         match folded.await {
             Ok(()) | Err(db::Error::Unavailable(_)) => {}
             Err(error) => {
-                tracing::warn!(%error, "failed to fold names of pets or to write statuses of tags; retrying in 5 s");
+                tracing::warn!(%error, "failed to fold names of pets; retrying in 5 s");
             }
         }
         sleep(Duration::from_secs(5)).await;

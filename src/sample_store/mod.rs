@@ -1,9 +1,4 @@
-//! Sample store: pets with pictures and a few orders, for people who try the service.
-//!
-//! Invariants:
-//! - Each pet is added once, until it is deleted: its number is in the database.
-//! - Removal deletes the pets that were added, with their images and open orders, and the orders that were added, even if they were
-//!   changed; nothing else.
+//! Sample store: pets with pictures and a few orders, for people who try the service. It is added to a store without pets only.
 
 mod pets;
 
@@ -16,20 +11,16 @@ use crate::{
         self, Connection, Database,
         images::Content,
         orders::{Owner, Placement, PlacementOutcome},
-        pets::{Addition, ChangeRequest},
+        pets::Addition,
     },
     domain::{
         change::Initiator,
-        condition::Conditions,
         id::PetId,
         image::{Facts, ImageId, ImageType},
         order::{self, NewOrder, OrderDetails, Quantity},
-        pet::{Change, NewPet, PhotoUrl},
+        pet::{NewPet, PhotoUrl},
     },
 };
-
-/// Picture in the image store, with the number of its pet.
-pub type Picture = (i16, Content);
 
 /// Numbers of pets and orders.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,22 +42,16 @@ pub struct Origin {
     pub initiator: Initiator,
 }
 
-/// Stores the pictures of the pets that are missing. The sweep of orphaned blobs deletes those that no pet gets.
-pub async fn store_pictures<E>(database: &Database, blobs: &BlobStore) -> Result<Vec<Picture>, E>
+/// Stores the pictures of the pets. The sweep of orphaned blobs deletes those that no pet gets.
+pub async fn store_pictures<E>(database: &Database, blobs: &BlobStore) -> Result<Vec<Content>, E>
 where
     E: From<db::Error> + From<blob_store::Error>,
 {
-    let present = database
-        .run(async |connection| db::sample_store::numbers(connection).await)
-        .await?;
     let mut pictures = Vec::new();
-    for (number, pet) in (0..).zip(&PETS) {
-        if present.contains(&number) {
-            continue;
-        }
+    for pet in &PETS {
         let mut upload = blobs.upload().await?;
         upload.write(pet.picture.into()).await?;
-        let content = Content {
+        pictures.push(Content {
             sha256: Sha256::digest(pet.picture).into(),
             size: upload.size(),
             key: upload.finish().await?,
@@ -75,41 +60,33 @@ where
                 width: WIDTH,
                 height: HEIGHT,
             },
-        };
-        pictures.push((number, content));
+        });
     }
     let name = async { Ok::<_, E>(database.run(db::images::begin_sweep).await?.database) };
     blobs.mark(name).await?;
     Ok(pictures)
 }
 
-/// Adds the pets of `pictures` with their orders, in a transaction, except those that another one has added since.
+/// Adds the pets, each with its picture, and their orders, in a transaction. Returns `None` if there are pets.
 pub async fn add(
     transaction: &mut Connection,
-    pictures: &[Picture],
+    pictures: &[Content],
     origin: &Origin,
-) -> Result<Counts, db::Error> {
+) -> Result<Option<Counts>, db::Error> {
     let mut added = Counts::default();
     db::sample_store::lock(transaction).await?;
-    let present = db::sample_store::numbers(transaction).await?;
-    for ((number, content), pet) in pictures.iter().filter_map(with_pet) {
-        if present.contains(number) {
-            continue;
-        }
-        let id = add_pet(transaction, pet, content, origin).await?;
-        db::sample_store::insert_pet(transaction, *number, id).await?;
+    if !db::sample_store::is_empty(transaction).await? {
+        return Ok(None);
+    }
+    for (picture, pet) in pictures.iter().zip(&PETS) {
+        let id = add_pet(transaction, pet, picture, origin).await?;
         added.pets += 1;
         if let Some(status) = pet.order {
             place_order(transaction, id, status, origin).await?;
             added.orders += 1;
         }
     }
-    Ok(added)
-}
-
-fn with_pet(picture: &Picture) -> Option<(&Picture, &'static SamplePet)> {
-    let pet = PETS.get(usize::try_from(picture.0).ok()?)?;
-    Some((picture, pet))
+    Ok(Some(added))
 }
 
 async fn add_pet(
@@ -158,32 +135,7 @@ async fn place_order(
         initiator: origin.initiator.clone(),
     };
     match db::orders::place_in(transaction, placement).await? {
-        PlacementOutcome::Placed(order) => {
-            db::sample_store::insert_order(transaction, order.id).await
-        }
+        PlacementOutcome::Placed(_) => Ok(()),
         refused => Err(db::Error::Corrupt(format!("a sample order: {refused:?}"))),
     }
-}
-
-/// Deletes the pets that are left, with their images and open orders, and the orders that were added, in a transaction.
-pub async fn remove(
-    transaction: &mut Connection,
-    initiator: &Initiator,
-) -> Result<Counts, db::Error> {
-    db::sample_store::lock(transaction).await?;
-    let pets = db::sample_store::lock_pets(transaction).await?;
-    let orders = db::sample_store::delete_orders(transaction, &pets, initiator).await?;
-    for id in &pets {
-        let request = ChangeRequest {
-            id: *id,
-            conditions: Conditions::NONE,
-            change: Change::Delete,
-            initiator: initiator.clone(),
-        };
-        db::pets::change_in(transaction, &request).await?;
-    }
-    Ok(Counts {
-        pets: pets.len(),
-        orders,
-    })
 }

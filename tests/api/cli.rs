@@ -220,7 +220,7 @@ async fn migrate_check_lists_missing_migrations_and_changes_nothing() {
     for _ in 0..2 {
         let check = commands.run(&["migrate", "--check"]).await.is(1);
         assert!(
-            check.stdout.starts_with("missing 0201") && check.stderr.contains("migrate"),
+            check.stdout.starts_with("missing 0301") && check.stderr.contains("migrate"),
             "{check:?}"
         );
     }
@@ -232,11 +232,20 @@ async fn migrate_check_lists_missing_migrations_and_changes_nothing() {
         0
     );
     let done = commands.run(&["migrate"]).await.is(0);
-    assert!(done.stdout.starts_with("applied 0201"), "{done:?}");
+    assert!(done.stdout.starts_with("applied 0301"), "{done:?}");
     for arguments in [&["migrate", "--check"][..], &["migrate"]] {
         let output = commands.run(arguments).await.is(0);
         assert_eq!(output.stdout, "the schema is up to date\n");
     }
+
+    let undo = "drop table idempotency_keys; delete from _sqlx_migrations where version = 306";
+    let mut connection = commands.database.connect().await;
+    connection.execute(undo).await.expect("undone");
+    let done = commands.run(&["migrate"]).await.is(0);
+    assert_eq!(done.stdout, "applied 0306 idempotency keys\n");
+    let logged =
+        r#""message":"applied a migration","version":306,"description":"idempotency keys","time":"#;
+    done.stderr_has(logged);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -72,7 +72,7 @@ async fn migrate_import_and_export_print_json() {
         serde_json::from_str(&output.stdout).expect("JSON")
     };
     let missing = run(&["migrate", "--check"], 1).await;
-    assert_eq!(missing["missing"][0]["version"], 201, "{missing}");
+    assert_eq!(missing["missing"][0]["version"], 301, "{missing}");
     assert!(missing["missing"][0]["description"].is_string());
     let applied = run(&["migrate"], 0).await;
     assert_eq!(applied["applied"], missing["missing"]);

@@ -72,13 +72,13 @@ async fn check_names_what_stops_the_start() {
         ),
         (
             true,
-            "alter role ROLE superuser; update _sqlx_migrations set checksum = '' where version = 203",
-            "migration 203 was previously applied but has been modified",
+            "alter role ROLE superuser; update _sqlx_migrations set checksum = '' where version = 303",
+            "0303 differs from that of the build that applied it: run that build",
         ),
         (
             true,
-            "alter role ROLE superuser; update _sqlx_migrations set success = false where version = 204",
-            "migration 204 is partially applied",
+            "alter role ROLE superuser; update _sqlx_migrations set success = false where version = 304",
+            "0304 was interrupted; to repeat it",
         ),
         (
             false,
@@ -88,8 +88,8 @@ async fn check_names_what_stops_the_start() {
         (
             true,
             "alter role ROLE superuser;
-             update _sqlx_migrations set version = 119 where version = (select max(version) from _sqlx_migrations)",
-            "schema 0119 of an earlier build",
+             update _sqlx_migrations set version = 212 where version = (select max(version) from _sqlx_migrations)",
+            "schema 0212 of a build before 0.1.0",
         ),
         (true, "alter role ROLE nologin", "is not permitted to log in"),
         (

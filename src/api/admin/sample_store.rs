@@ -15,7 +15,7 @@ use crate::{
         response,
         state::{AppState, Links},
     },
-    db::{self, Connection},
+    db,
     domain::{change::Initiator, pet::PhotoUrl},
     sample_store::{self, Origin},
 };
@@ -34,8 +34,7 @@ struct SampleStoreBody {
 
 /// Add the sample store
 ///
-/// Adds 30 pets with pictures, tags and categories, and a few orders of the caller, if there is no pet. The command
-/// `pet-inventory seed --remove` deletes what is left of them.
+/// Adds 30 pets with pictures, tags and categories, and a few orders of the caller, if there is no pet.
 #[utoipa::path(
     post, path = "/admin/sample-store", operation_id = "addSampleStore", tag = "admin", security(("bearer" = ["admin"])),
     responses(
@@ -59,7 +58,9 @@ pub(super) async fn add(
     base.parse::<PhotoUrl>()
         .map_err(|_| Error::one_violation("Host", "must be a host name"))?;
     // Before the pictures are stored for nothing.
-    state.database.run(check_empty).await?;
+    if !state.database.run(db::sample_store::is_empty).await? {
+        return Err(not_empty());
+    }
     let pictures = sample_store::store_pictures::<Error>(&state.database, &state.blobs).await?;
     let origin = Origin {
         base,
@@ -70,9 +71,8 @@ pub(super) async fn add(
     // In a task of its own, as an upload: its hundreds of statements are not bounded by the total time of those of a request.
     let adding = async move {
         let added = idempotency.run(&database, async |transaction| {
-            db::sample_store::lock(transaction).await?;
-            check_empty(transaction).await?;
             let added = sample_store::add(transaction, &pictures, &origin).await?;
+            let added = added.ok_or_else(not_empty)?;
             let body = SampleStoreBody {
                 pets: added.pets,
                 orders: added.orders,
@@ -87,11 +87,6 @@ pub(super) async fn add(
     }
 }
 
-async fn check_empty(connection: &mut Connection) -> Result<(), Error> {
-    if db::sample_store::is_empty(connection).await? {
-        return Ok(());
-    }
-    Err(Error::Conflict(
-        "the sample store can be added only to a store without pets".into(),
-    ))
+fn not_empty() -> Error {
+    Error::Conflict("the sample store can be added only to a store without pets".into())
 }

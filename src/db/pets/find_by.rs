@@ -6,7 +6,7 @@
 //! - Small parts share a statement; larger ones would delay the others, and have a statement of their own, of which few are
 //!   executed at a time.
 //!
-//! Triggers on `pets` keep `pet_tags` (migrations 0203, 0211 and 0212). Queries are public for the test that reads their plans.
+//! Triggers on `pets` keep `pet_tags` (migration 0303). Queries are public for the test that reads their plans.
 
 use std::{iter, sync::Arc};
 

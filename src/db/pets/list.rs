@@ -3,10 +3,6 @@
 //! Invariants:
 //! - The form of each query fixes its plan, as in [`super::find_by`]. Each pair of a status and a tag is one range of the index
 //!   `pet_tags_by_status`, so that a page costs no more than its matches.
-//! - A search does not find tags without a status, which the build before has written. The service adds it within seconds
-//!   ([`write_statuses_of_tags`]).
-
-use std::collections::HashMap;
 
 use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
@@ -21,14 +17,8 @@ use crate::{
         large_reads::Cost,
         parts::{Found, Part, sized_pet, sized_pet_columns},
     },
-    domain::{
-        id::PetId,
-        pet::{Pet, Status},
-    },
+    domain::pet::{Pet, Status},
 };
-
-/// Maximum number of tags that get their status at once.
-const MAX_WRITTEN: i64 = 1_000;
 
 /// Which pets are listed, and in which order.
 #[derive(Debug, Clone)]
@@ -162,49 +152,4 @@ async fn read(
         Ok(Found::new(&part, found, None))
     };
     with_timeout(read).await
-}
-
-/// Writes the status of their pets beside up to 1,000 tags that were written before there was one, in a transaction. Returns their
-/// number.
-pub async fn write_statuses_of_tags(transaction: &mut Connection) -> Result<u64, Error> {
-    // The order of the index, so that no other one is used.
-    let query = sqlx::query_as(
-        "select tag, pet_id from pet_tags where (status || ':' || tag) is null
-         order by (status || ':' || tag), pet_id limit $1",
-    );
-    let query = query.bind(MAX_WRITTEN).fetch_all(&mut *transaction);
-    let without: Vec<(String, PetId)> = with_timeout(query).await?;
-    if without.is_empty() {
-        return Ok(0);
-    }
-    // Pets that another transaction changes are left to the next call: it may have begun before the triggers write the status.
-    let query =
-        sqlx::query_as("select id, status from pets where id = any ($1) for share skip locked");
-    let ids: Vec<i64> = without.iter().map(|(_, pet)| pet.get()).collect();
-    let query = query.bind(ids).fetch_all(&mut *transaction);
-    let locked: Vec<(PetId, Status)> = with_timeout(query).await?;
-    let locked: HashMap<PetId, Status> = locked.into_iter().collect();
-    let mut written = 0;
-    for status in Status::ALL {
-        let of_status = without
-            .iter()
-            .filter(|(_, pet)| locked.get(pet) == Some(&status));
-        let (tags, pets): (Vec<&str>, Vec<i64>) = of_status
-            .map(|(tag, pet)| (tag.as_str(), pet.get()))
-            .unzip();
-        // By ctid, as in the triggers: a join has two plans.
-        let query = sqlx::query(
-            "update pet_tags set status = $1 where status is null and ctid = any (array(
-                 select found.ctid from unnest($2::text[], $3::bigint[]) as given (tag, pet_id)
-                 cross join lateral (
-                     select ctid from pet_tags where tag = given.tag and pet_id = given.pet_id offset 0
-                 ) found
-             ))",
-        );
-        let query = query.bind(status.as_str()).bind(tags).bind(pets);
-        written += with_timeout(query.execute(&mut *transaction))
-            .await?
-            .rows_affected();
-    }
-    Ok(written)
 }

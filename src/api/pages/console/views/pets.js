@@ -250,8 +250,7 @@ function emptyStore(granted, done, report) {
   hasDemoKeys().then((isDemo) => {
     if (!isDemo || !granted.includes("admin")) return;
     content.append(
-      element("p", {}, "Look around with 30 sample pets: with pictures, tags and a few orders. ",
-        element("code", {}, "pet-inventory seed --remove"), " deletes them again."),
+      element("p", {}, "Look around with 30 sample pets: with pictures, tags and a few orders."),
       element("button", { id: "sample-store", on: { click: add } }, "Add the sample store"));
   }, () => {});
   return content;

@@ -16,8 +16,6 @@ create table webhooks (
     -- Random number of the turn in progress, and the time at which another may begin even so.
     lease            bigint,
     leased_until     timestamptz,
-    -- True if the last answer was a failure or slow: then the webhook has a smaller share of the requests.
-    is_slow          boolean     not null default false,
     -- Key before the last rotation, with which requests are signed, too, until its overlap ends.
     old_secret       bytea,
     old_secret_until timestamptz,
