@@ -6,6 +6,8 @@
     reason = "a failed test panics with the reason"
 )]
 
+use std::pin::pin;
+
 use pet_inventory::{
     config::{Config, Pooler},
     db::{
@@ -381,4 +383,71 @@ async fn database_with_the_migrations_of_an_earlier_build_is_refused_unchanged()
     let recorded = "select count(*) from _sqlx_migrations where version < 301";
     let files = i64::try_from(MIGRATOR.iter().count()).expect("a few");
     assert_eq!(number(&mut connection, recorded).await, files);
+}
+
+/// Last migration of the store that is upgraded: that of the release before.
+const RELEASED: i64 = 309;
+/// Longest time for which a migration may hold up the release before it, in a store of 100,000 pets. A second for a million would be 0.1 s;
+/// the rest is for a busy machine.
+const MAX_WAIT: Duration = Duration::from_millis(500);
+
+/// Adds 100,000 pets, each with two tags, and an order for each tenth.
+const FILL: &str = "
+    insert into pets (id, status, name, folded_name, photo_urls, tags)
+    select id, 'available', 'Pet ' || id, 'pet ' || id, '{https://example.com/rex.jpg}',
+        jsonb_build_array(jsonb_build_object('name', 'tag ' || id % 100), jsonb_build_object('name', 'all'))
+    from generate_series(1, 100000) as id;
+    insert into orders (id, owner, pet_id, quantity, status, complete)
+    select id, 0, id * 10, 1, 'delivered', true from generate_series(1, 10000) as id";
+
+/// Returns the longest time for which a reader and writer of all tables waits for `migration`.
+async fn longest_wait(database: &TestDatabase, migration: impl Future<Output = ()>) -> Duration {
+    let mut connection = database.connect().await;
+    let tables = "select string_agg(tablename, ', ') from pg_tables
+                  where schemaname = 'public' and tablename <> '_sqlx_migrations'";
+    let tables: String = sqlx::query_scalar(tables)
+        .fetch_one(&mut connection)
+        .await
+        .expect("tables");
+    // As a statement that changes rows, which waits in the same way.
+    let change = format!("begin; lock table {tables} in row exclusive mode; rollback");
+    let mut longest = Duration::ZERO;
+    let mut migration = pin!(migration);
+    let mut has_ended = false;
+    while !has_ended {
+        let started = Instant::now();
+        run(&mut connection, &change).await;
+        longest = longest.max(started.elapsed());
+        let pause = Duration::from_millis(5);
+        has_ended = tokio::time::timeout(pause, &mut migration).await.is_ok();
+    }
+    longest
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrade_loses_no_row_and_holds_no_lock_for_long() {
+    let database = TestDatabase::empty().await;
+    let mut connection = database.connect().await;
+    let released = MIGRATOR.run_to(RELEASED, &mut connection).await;
+    released.expect("the schema of the release before");
+    run(&mut connection, FILL).await;
+    let counts = "select (select count(*) from pets) + (select count(*) from pet_tags) + (select count(*) from orders)";
+    let before = number(&mut connection, counts).await;
+    assert_eq!(before, 310_000);
+    let upgrade = async { apply(database.options()).await.expect("migrated") };
+    let wait = longest_wait(&database, upgrade).await;
+    assert!(wait < MAX_WAIT, "a statement waited for {wait:?}");
+    assert_eq!(number(&mut connection, counts).await, before);
+
+    // The measurement tells a migration that ends at once from one that holds a lock.
+    let database = &database;
+    let waits_for = async |migration: &'static str| {
+        let migrating = tokio::spawn({
+            let mut connection = database.connect().await;
+            async move { run(&mut connection, migration).await }
+        });
+        longest_wait(database, async { migrating.await.expect("migrated") }).await
+    };
+    let wait = waits_for("lock table pets in share mode; select pg_sleep(1)").await;
+    assert!(wait > MAX_WAIT, "{wait:?}");
 }

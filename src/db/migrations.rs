@@ -57,9 +57,9 @@ pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), E
     Ok(())
 }
 
-/// Applies the pending migrations, which no other process does, and logs each with its time, unless the
-/// database is new. sqlx's lock would wait inside PostgreSQL, where a
-/// waiting replica's open snapshot and an index that another replica builds concurrently wait for each other.
+/// Applies the pending migrations, and logs each with its time, unless the database is new. The caller has the lock. (That of sqlx
+/// would wait inside PostgreSQL, where a waiting replica's open snapshot and an index that another replica builds concurrently wait for
+/// each other.)
 async fn apply_pending(connection: &mut PgConnection) -> Result<(), Error> {
     let table = &MIGRATOR.table_name;
     connection.ensure_migrations_table(table).await?;
