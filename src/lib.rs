@@ -24,8 +24,8 @@
 //! - [`blob_store`]: bytes of images, on disk or S3.
 //! - [`images`]: validation of uploaded images, and smaller versions; the only module that decodes pixels.
 //! - [`auth`]: resolves a credential to a [`domain::caller::Caller`]; no types of requests.
-//! - [`limits`]: decides whether a caller's request may proceed, by leased slices, and what a client address may use; no
-//!   HTTP types.
+//! - [`limits`]: decides whether a caller's request may proceed, by leased slices, what a client address may use, and how many
+//!   files may be open for what; no HTTP types.
 //! - [`feed`]: publishes the record of changes, and passes it to streams.
 //! - [`sample_store`]: pets with pictures, to try the service with.
 //! - [`webhooks`]: delivers changes to webhooks, and tests.

@@ -15,7 +15,7 @@ const FILES_FOR_WORKER: usize = 64;
 /// Minimum number of files for clients and webhooks.
 const MIN_REST: usize = 8;
 /// Maximum number of images that are sent at once from files.
-const MAX_IMAGES: usize = 1_024;
+const MAX_SENT_IMAGES: usize = 1_024;
 /// Maximum number of connections to the operations listener.
 const MAX_OPERATIONS: usize = 256;
 
@@ -62,11 +62,11 @@ impl OpenFiles {
             return Err(TooFew { limit, needed });
         };
         let webhooks = MAX_WEBHOOKS.saturating_mul(config.webhooks.max_deliveries);
-        let beside = [MAX_IMAGES, webhooks, MAX_OPERATIONS];
+        let beside = [MAX_SENT_IMAGES, webhooks, MAX_OPERATIONS];
         let wanted = beside
             .into_iter()
             .fold(server.max_connections, usize::saturating_add);
-        let (images, operations) = (MAX_IMAGES.min(rest / 4), MAX_OPERATIONS.min(rest / 4));
+        let (images, operations) = (MAX_SENT_IMAGES.min(rest / 4), MAX_OPERATIONS.min(rest / 4));
         let connections = rest - images - operations - webhooks.min(rest / 4);
         Ok(Self {
             limit,
