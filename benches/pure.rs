@@ -46,7 +46,7 @@ fn admitted_without_a_limit(bencher: Bencher<'_, '_>) {
     let runtime = runtime.expect("a runtime");
     let _inside = runtime.enter();
     let database = Database::new(ConnectOptions::new_without_pgpass(), &config.database);
-    let limiter = Limiter::new(config.plans, database, Clock::system()).expect("a limiter");
+    let limiter = Limiter::new(config.plans, database, Clock::system());
     let caller = caller(Plan::Enterprise);
     bencher.bench_local(|| limiter.admit(black_box(&caller), None));
 }

@@ -79,10 +79,8 @@ const ROWS: [(i64, &str); 1] = [(
       insert into idempotency_keys (caller, key, fingerprint, answer)
       values ('acme', 'k', sha256('request'), '{"status": 201, "headers": [], "body": ""}');
 
-      insert into limit_usage (key, day_used, statements) values ('caller:3', 1, '{77,1,1753000000,1}');
-      update limit_usage set left_day = day - 1, left_day_used = 7;
-      select * from lease_requests('{caller:3}', '{60}', '{1000}', '{1}', '{1}', '{null}', '{null}', '{77}', '{3}',
-                                   '{null}', '{null}', '{null}');
+      insert into limit_usage (key, day_used) values ('caller:3', 1);
+      select * from lease_requests('{caller:3}', '{60}', '{1000}', '{1}', '{1}', '{null}', '{null}');
       insert into caller_usage (caller_id, day, admitted, refused) values (1, '2026-01-31', 2, 1);
 
       insert into new_changes (kind, resource, action, version, actor, request_id, data)

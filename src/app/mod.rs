@@ -89,7 +89,7 @@ impl App {
             admitted.extend(Box::pin(keys::store_demo_keys(&database)).await?);
         }
 
-        let limits = RateLimits::new(&config, database.clone(), clock.clone())?;
+        let limits = RateLimits::new(&config, database.clone(), clock.clone());
         let blobs = BlobStore::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;

@@ -35,17 +35,6 @@ pub struct LeaseRequest {
     pub wanted: usize,
     /// Unused requests of an earlier slice.
     pub returned: Option<(Slice, u32)>,
-    /// Random identifier of the replica.
-    pub replica: i64,
-    /// Sequence number. The statement has no effect if a later one of the replica has been executed, or if it is 0.
-    pub number: i64,
-    /// Number of the first of the unanswered statements before. If one of them has been executed, its grant is returned in
-    /// place of `returned`, which must be the same in all of them.
-    pub unconfirmed: Option<i64>,
-    /// Latest slice that the clock can show unless it was set forward. Beyond it, the statement has no effect.
-    pub latest: Option<Slice>,
-    /// Last slice before the clock was set forward. What a row has used up to it counts as used in the current slice.
-    pub last_before_step: Option<Slice>,
 }
 
 /// Response to a [`LeaseRequest`], with the state of the caller's row after it.
@@ -74,8 +63,6 @@ pub struct Lease {
     pub day_used: u32,
     /// Seconds until the day ends.
     pub day_ends_in: f64,
-    /// Set if `slice` is beyond the `latest` of the request. Nothing was granted or returned, and the other fields are 0.
-    pub is_ahead: bool,
 }
 
 /// Leases requests of one caller, in one statement with the leases of others. After any error, the statement may have
@@ -108,7 +95,7 @@ impl BatchedStatement for Leases {
         // `set_config` lasts until the end of the transaction.
         let query = sqlx::query_as(
             "select *, set_config('synchronous_commit', 'off', true)
-             from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+             from lease_requests($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(keys)
         .bind(column(|request| request.limits.per_minute.map(i64::from)))
@@ -116,12 +103,7 @@ impl BatchedStatement for Leases {
         .bind(column(|request| i64::try_from(request.waiting).ok()))
         .bind(column(|request| i64::try_from(request.wanted).ok()))
         .bind(column(|request| Some(request.returned?.0)))
-        .bind(column(|request| Some(request.returned?.1.into())))
-        .bind(column(|request| Some(request.replica)))
-        .bind(column(|request| Some(request.number)))
-        .bind(column(|request| request.unconfirmed))
-        .bind(column(|request| request.latest))
-        .bind(column(|request| request.last_before_step));
+        .bind(column(|request| Some(request.returned?.1.into())));
         let leases = query.fetch_all(connection).await?;
         inputs.clear();
         Ok(leases.into_iter().map(BatchResult::Done).collect())

@@ -4,8 +4,7 @@
 //! - A request is admitted from a lease of the current slice, or refused because its limits have nothing left.
 //! - A lease is used for at most 0.9 of the rest of its slice, from the moment at which its statement was sent.
 //! - One lease statement of this caller is in progress at a time; requests that it does not cover join the next one.
-//! - A statement that fails may have been executed, or be executed later. The next one returns the same requests and
-//!   names the failed one, so that they are returned once and its lease is undone.
+//! - A statement that fails may have been executed, or be executed later. What it returned and its lease count as used.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -74,8 +73,6 @@ pub struct CallerState {
     waiting: VecDeque<oneshot::Sender<Decision>>,
     /// The statement in progress.
     sent: Option<LeaseRequest>,
-    /// Statement with a lost response.
-    unconfirmed: Option<LeaseRequest>,
     last_request: Moment,
 }
 
@@ -203,30 +200,16 @@ impl CallerState {
         }
     }
 
-    /// The next statement of this caller, by the replica `replica`; `number` is larger than that of any before.
-    pub fn next_request(
-        &mut self,
-        key: String,
-        replica: i64,
-        number: i64,
-        now: Moment,
-    ) -> LeaseRequest {
+    /// The next statement of this caller.
+    pub fn next_request(&mut self, key: String, now: Moment) -> LeaseRequest {
         self.retire_lease(now);
         let waiting = self.waiting.len();
-        let (unconfirmed, returned) = match self.unconfirmed.take() {
-            None => (None, self.unused.pop_first()),
-            Some(sent) => (sent.unconfirmed.or(Some(sent.number)), sent.returned),
-        };
         let request = LeaseRequest {
             key,
             limits: self.limits,
             waiting,
             wanted: self.lease_size(waiting, now),
-            returned,
-            replica,
-            number,
-            unconfirmed,
-            ..LeaseRequest::default()
+            returned: self.unused.pop_first(),
         };
         self.sent.insert(request).clone()
     }
@@ -243,11 +226,8 @@ impl CallerState {
     }
 
     /// Decides waiting requests by the response to a statement that was sent at `sent`. Those that it does not cover
-    /// keep waiting; so do all if it found the database's clock ahead.
+    /// keep waiting.
     pub fn succeed(&mut self, lease: Lease, sent: Moment, now: Moment) {
-        if lease.is_ahead {
-            return self.end_statement(true);
-        }
         self.apply_response(lease, sent, now);
         // Requests that have timed out do not wait.
         self.waiting.retain(|waiting| !waiting.is_closed());
@@ -321,41 +301,28 @@ impl CallerState {
     /// Refuses all waiting requests after a failed statement. The next request or flush sends the next one.
     pub fn fail(&mut self, error: &db::Error) {
         self.is_leasing = false;
-        self.end_statement(error.is_not_sent());
+        let returned = self.sent.take().and_then(|sent| sent.returned);
+        if let Some((slice, unused)) = returned.filter(|_| error.is_not_sent()) {
+            self.add_unused(slice, unused);
+        }
         for waiting in self.waiting.drain(..) {
             let _ = waiting.send(Err(error.clone().into()));
         }
-    }
-
-    /// Ends a statement that has had no effect, or may have had one. The next one returns the same requests.
-    fn end_statement(&mut self, is_without_effect: bool) {
-        self.unconfirmed = match self.sent.take() {
-            Some(sent) if sent.unconfirmed.is_none() && is_without_effect => {
-                let (slice, unused) = sent.returned.unwrap_or_default();
-                self.add_unused(slice, unused);
-                None
-            }
-            sent => sent,
-        };
     }
 
     /// Returns true if a flush is to return requests: no lease task is running, and a caller that keeps sending would have
     /// returned them by now.
     pub fn needs_flush(&mut self, now: Moment) -> bool {
         self.retire_lease(now);
-        self.has_unused()
+        !self.unused.is_empty()
             && !self.is_leasing
             && (self.lease.as_ref()).is_none_or(|it| now >= it.slice_ends + FLUSH_AFTER)
-    }
-
-    fn has_unused(&self) -> bool {
-        !self.unused.is_empty() || self.unconfirmed.is_some()
     }
 
     /// Returns true if the state can be dropped, once it needs no flush.
     pub fn is_idle(&self, now: Moment) -> bool {
         let users = self.in_flight.as_ref().map_or(1, Arc::strong_count);
-        let is_busy = self.is_leasing || users > 1 || self.has_unused();
+        let is_busy = self.is_leasing || users > 1 || !self.unused.is_empty();
         !is_busy && now >= self.last_request + FORGET_AFTER
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! - [`Limiter`]: the limits of a plan, by leased slices (`.github/decisions/0001-leased-slices.md`). [`caller`]
 //!   decides from memory, [`db::limits`] leases.
-//!   [`database_clock`] detects steps of the clock that slices are counted by.
 //! - [`requests`]: all limits of requests, their metrics, and the history of the requests of callers.
 //! - [`resources`], [`shares`]: what requests, and one client address, may use at the same time.
 //! - [`open_files`]: how many files connections of clients and images may have open.
@@ -10,7 +9,6 @@
 //!   exact.
 
 pub mod caller;
-pub mod database_clock;
 mod error;
 pub mod failed_authentication;
 pub mod logins;
@@ -20,24 +18,18 @@ pub mod resources;
 pub mod shares;
 pub mod token_buckets;
 
-use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use dashmap::{DashMap, mapref::one::RefMut};
 use tokio::sync::OwnedSemaphorePermit;
 
+use self::caller::CallerState;
 pub use self::error::Error;
-use self::{caller::CallerState, database_clock::DatabaseClock};
 use crate::{
     config::Plans,
     db::{
         self, Database,
-        limits::{Lease, LeaseRequest, Slice},
+        limits::{LeaseRequest, Slice},
     },
     domain::{
         address::AddressKey,
@@ -75,26 +67,21 @@ pub struct Limiter {
 struct Shared {
     plans: Plans,
     callers: DashMap<CallerKey, CallerState>,
-    replica: i64,
-    statements: AtomicI64,
     clock: Clock,
-    database_clock: Mutex<DatabaseClock>,
 }
 
 impl Limiter {
     /// Creates a limiter that holds no leases.
-    pub fn new(plans: Plans, database: Database, clock: Clock) -> Result<Self, getrandom::Error> {
-        Ok(Self {
+    pub fn new(plans: Plans, database: Database, clock: Clock) -> Self {
+        let callers = DashMap::new();
+        Self {
             shared: Arc::new(Shared {
                 plans,
-                callers: DashMap::new(),
-                replica: getrandom::u64()?.cast_signed(),
-                statements: AtomicI64::new(1),
+                callers,
                 clock,
-                database_clock: Mutex::default(),
             }),
             database,
-        })
+        }
     }
 
     /// Returns the same limiter for a worker: its `database` batches the worker's leases.
@@ -154,22 +141,16 @@ impl Limiter {
         let limits = self.shared.plans.limits(caller.plan);
         if limits.has_rates() {
             let key = CallerKey::new(caller, address);
-            // Number 0 is never current, so the statement leases and returns nothing.
+            // No request waits, so the statement leases nothing.
             let request = LeaseRequest {
                 key: key.to_string(),
                 limits: *limits,
-                replica: self.shared.replica,
                 ..LeaseRequest::default()
             };
-            loop {
-                let sent = self.shared.clock.now();
-                let row = self.execute(request.clone(), sent).await?;
-                let now = self.shared.clock.now();
-                if !row.is_ahead {
-                    self.state(key, limits, now).observe(row, sent, now);
-                    break;
-                }
-            }
+            let sent = self.shared.clock.now();
+            let row = db::limits::lease(&self.database, request).await?;
+            let now = self.shared.clock.now();
+            self.state(key, limits, now).observe(row, sent, now);
         }
         Ok(self.known_status(caller, address))
     }
@@ -191,13 +172,12 @@ impl Limiter {
     async fn lease(self, key: CallerKey) {
         let Shared { callers, clock, .. } = &*self.shared;
         loop {
-            let (sent, replica) = (clock.now(), self.shared.replica);
-            let number = self.shared.statements.fetch_add(1, Ordering::Relaxed);
+            let sent = clock.now();
             let request = {
                 let mut state = callers.entry(key).or_default();
-                state.next_request(key.to_string(), replica, number, sent)
+                state.next_request(key.to_string(), sent)
             };
-            let leased = self.execute(request, sent).await;
+            let leased = db::limits::lease(&self.database, request).await;
             let mut state = callers.entry(key).or_default();
             match leased {
                 Ok(lease) => state.succeed(lease, sent, clock.now()),
@@ -207,27 +187,6 @@ impl Limiter {
                 return;
             }
         }
-    }
-
-    /// Executes a lease statement, and learns the database's clock from its response.
-    async fn execute(&self, request: LeaseRequest, sent: Moment) -> Result<Lease, db::Error> {
-        let request = {
-            let database_clock = self.database_clock();
-            LeaseRequest {
-                latest: database_clock.latest(sent),
-                last_before_step: database_clock.last_before_step(sent),
-                ..request
-            }
-        };
-        let lease = db::limits::lease(&self.database, request).await?;
-        let now = self.shared.clock.now();
-        self.database_clock().observe(lease.slice, sent, now);
-        Ok(lease)
-    }
-
-    fn database_clock(&self) -> MutexGuard<'_, DatabaseClock> {
-        let clock = &self.shared.database_clock;
-        clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns unused requests of ended slices in tasks, and forgets idle callers. To be called every half second.

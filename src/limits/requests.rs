@@ -41,11 +41,7 @@ pub struct RateLimits {
 
 impl RateLimits {
     /// Creates limits without any use. The metrics recorder must be installed.
-    pub fn new(
-        config: &Config,
-        database: Database,
-        clock: Clock,
-    ) -> Result<Self, getrandom::Error> {
+    pub fn new(config: &Config, database: Database, clock: Clock) -> Self {
         let plans = config.plans.clone();
         // Registered, so that the series begin at 0.
         for plan in PLANS {
@@ -55,13 +51,13 @@ impl RateLimits {
             .limits(Plan::Free)
             .per_minute
             .and_then(NonZeroU32::new);
-        Ok(Self {
+        Self {
             usage: Usage::default(),
             open: of_free.map(|limit| TokenBuckets::new(limit, limit, clock.clone())),
             status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
             admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
-            limiter: Limiter::new(plans, database, clock)?,
-        })
+            limiter: Limiter::new(plans, database, clock),
+        }
     }
 
     /// Returns the same limits for a worker: its `database` batches its leases apart from those of other workers.

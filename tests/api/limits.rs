@@ -30,9 +30,8 @@ impl Limited {
     }
 
     async fn advance(&self, by: Duration) {
-        self.database
-            .advance_with(by, || self.clock.advance(by))
-            .await;
+        self.clock.advance(by);
+        self.database.advance(by).await;
     }
 
     async fn advance_seconds(&self, seconds: u64) {
@@ -120,48 +119,6 @@ async fn per_minute_limit_admits_sixty_in_any_minute() {
     assert_eq!(limited.get(PROBE).await.is(429).header("retry-after"), "1");
     limited.advance_seconds(1).await;
     assert_eq!(limited.admitted(70).await, 60);
-}
-
-/// Without detection, the requests of the last minute leave the window.
-#[tokio::test(flavor = "multi_thread")]
-async fn per_minute_limit_holds_behind_a_step_of_the_database_clock() {
-    let limited = Limited::start(Plan::Free, &[(FREE_PER_DAY, "1000000")]).await;
-    // Another caller of this replica: its statement is the one that detects the step.
-    let other = key(&limited.app, "other", Plan::Free).await;
-    get(&limited.app, &other, PROBE).await.is(404);
-    for step in [Duration::from_secs(70), Duration::from_hours(24)] {
-        assert_eq!(limited.admitted(70).await, 60);
-        limited.database.advance(step).await;
-        get(&limited.app, &other, PROBE).await.is(404);
-        // The remembered refusal may have ended.
-        limited.advance_seconds(30).await;
-        let state = limited.get("/limits").await.is(200).json();
-        assert_eq!(state["minute"]["remaining"], 0, "{state}");
-        assert_eq!(limited.admitted(70).await, 0);
-        limited.advance_seconds(29).await;
-        assert_eq!(limited.admitted(70).await, 0);
-        limited.advance_seconds(61).await;
-    }
-    assert_eq!(limited.admitted(70).await, 60);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn day_that_the_database_clock_left_is_resumed_with_its_use() {
-    let limited = Limited::start(Plan::Free, &[(FREE_PER_DAY, "20")]).await;
-    let day = Duration::from_hours(24);
-    // Also ends the refusals that the service remembers until midnight.
-    let set_forward = async || limited.advance(day).await;
-    assert_eq!(limited.admitted(25).await, 20);
-    set_forward().await;
-    limited.database.advance(day).await;
-    assert_eq!(limited.admitted(15).await, 15);
-    let back = "update test_clock.now set at = at - interval '2 days'";
-    limited.app.database.run(back).await;
-    limited.clock.advance(Duration::from_secs(61));
-    assert_eq!(limited.admitted(5).await, 0, "as before");
-    set_forward().await;
-    limited.database.advance(day).await;
-    assert_eq!(limited.admitted(15).await, 5, "15 of that day are used");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -681,7 +638,8 @@ async fn failed_lease_statements_admit_nothing() {
     assert!(statuses.iter().all(|status| *status >= 500), "{statuses:?}");
     let rename = "alter table gone rename to limit_usage";
     limited.app.database.run(rename).await;
-    assert_eq!(limited.admitted(70).await, 58);
+    // The second lease had a request in advance. The first statement that failed was to return it, so it counts as used.
+    assert_eq!(limited.admitted(70).await, 57);
     assert_eq!(limited.used().await, 60);
 }
 

@@ -14,10 +14,6 @@ pub struct Row {
     pub day_used: i64,
     pub slice: i64,
     pub slices: Vec<i64>,
-    /// The day before, and its use.
-    left: Option<(i64, i64)>,
-    /// Last statement of each replica, latest first: replica, number, slice and grant.
-    statements: Vec<(i64, i64, i64, i64)>,
 }
 
 impl Row {
@@ -27,8 +23,6 @@ impl Row {
             day_used: 0,
             slice: 0,
             slices: vec![0; 61],
-            left: None,
-            statements: Vec::new(),
         }
     }
 
@@ -38,38 +32,10 @@ impl Row {
             micros.div_euclid(1_000_000),
             micros.div_euclid(1_000_000 * DAY),
         );
-        let is_before_step = request
-            .last_before_step
-            .is_some_and(|last| self.slice <= last);
-        let is_ahead = request.latest.is_some_and(|latest| latest < second);
-        if is_ahead && !is_before_step {
-            return Lease {
-                slice: second,
-                is_ahead,
-                ..Lease::default()
-            };
-        }
         let limit = |limit: Option<u32>| limit.map_or(i64::MAX, i64::from);
-        let (mut waiting, mut wanted) = (signed(request.waiting), signed(request.wanted));
-        let unused = request
-            .returned
-            .map(|(slice, unused)| (slice, i64::from(unused)));
-        let stored = |statement: &&(i64, i64, i64, i64)| statement.0 == request.replica;
-        let before = self.statements.iter().find(stored).copied();
-        let returned = match before {
-            None => None,
-            Some((_, number, ..)) if number >= request.number => {
-                (waiting, wanted) = (0, 0);
-                None
-            }
-            Some((_, number, slice, granted))
-                if request.unconfirmed.is_some_and(|first| number >= first) =>
-            {
-                Some((slice, granted))
-            }
-            Some(_) => unused,
-        };
-        if let Some((slice, unused)) = returned {
+        let (waiting, wanted) = (signed(request.waiting), signed(request.wanted));
+        if let Some((slice, unused)) = request.returned {
+            let unused = i64::from(unused);
             let place = SLICES - 1 - (self.slice - slice);
             if let Some(used) = usize::try_from(place)
                 .ok()
@@ -82,11 +48,10 @@ impl Row {
             }
         }
         let total = self.slices.iter().sum::<i64>();
-        if self.slice > second + 1 || is_before_step {
+        if self.slice > second + 1 {
             self.slices = vec![0; 60];
             self.slices.push(total);
             self.slice = second;
-            self.statements.clear();
         }
         while self.slice < second {
             self.slices.remove(0);
@@ -96,7 +61,10 @@ impl Row {
                 self.slice = second;
             }
         }
-        self.move_to(today);
+        if self.day < today {
+            self.day_used = 0;
+        }
+        self.day = today;
         let used = self.slices.iter().sum::<i64>();
         let minute_left = limit(request.limits.per_minute).saturating_sub(used);
         let day_left = limit(request.limits.per_day).saturating_sub(self.day_used);
@@ -104,13 +72,6 @@ impl Row {
         let granted = room.min(waiting + (wanted - waiting).min((room - waiting).max(0) / 2));
         self.slices[60] += granted;
         self.day_used += granted;
-        if request.number > before.map_or(0, |(_, number, ..)| number) {
-            self.statements
-                .retain(|statement| statement.0 != request.replica);
-            let statement = (request.replica, request.number, self.slice, granted);
-            self.statements.insert(0, statement);
-            self.statements.truncate(32);
-        }
         let minute_used = self.slices.iter().sum::<i64>();
         let mut gone = 0;
         let frees = (0..).zip(&self.slices).find(|(_, slice)| {
@@ -132,20 +93,6 @@ impl Row {
             minute_frees_in: frees.map_or(0.0, |(slices, _)| until(self.slice + 1 + slices)),
             day_used: count(self.day_used),
             day_ends_in: until((self.day + 1) * DAY),
-            is_ahead: false,
-        }
-    }
-
-    /// Moves to a day; the one before is resumed with its use.
-    fn move_to(&mut self, today: i64) {
-        if self.day != today {
-            let left = self.left.replace((self.day, self.day_used));
-            match left {
-                Some((day, used)) if day == today => self.day_used = used,
-                _ if self.day < today => self.day_used = 0,
-                _ => {}
-            }
-            self.day = today;
         }
     }
 }

@@ -21,11 +21,7 @@ use super::row::Row;
 fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
     let clock = prop_oneof![6 => 0_i64..900, 3 => 0_i64..5_000, 1 => 0_i64..90_000, 1 => -40_000_i64..0, 1 => Just(86_400_000)];
     let limit = prop_oneof![1 => Just(None), 4 => (1_u32..60).prop_map(Some)];
-    // Sometimes more replicas than a row keeps.
-    let replica = prop_oneof![3 => 0_i64..3, 1 => 0_i64..60];
-    let returned = prop::option::of((0_i64..70, 0_u32..5));
-    let ages = prop_oneof![4 => Just((None, None)), 1 => prop::option::of(-2_i64..70).prop_map(|age| (age, None)),
-                           1 => (prop::option::of(-2_i64..70), prop::option::of(-2_i64..90))];
+    let returned = prop::option::of((-2_i64..70, 0_u32..5));
     (
         clock,
         limit.clone(),
@@ -33,39 +29,26 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
         0_usize..20,
         0_usize..20,
         returned,
-        (replica, -2_i64..3, prop::option::of(1_i64..4)),
-        ages,
     )
-        .prop_map(
-            |(clock, per_minute, per_day, waiting, more, returned, statement, ages)| {
-                let (latest, last_before_step) = ages;
-                let (replica, age, unconfirmed) = statement;
-                let request = LeaseRequest {
-                    limits: PlanLimits {
-                        per_minute: per_minute.or(if per_day.is_none() { Some(10) } else { None }),
-                        per_day,
-                        in_flight: None,
-                    },
-                    waiting,
-                    wanted: waiting + if waiting > 0 { more } else { 0 },
-                    // These are ages, which the test converts to slices and to numbers of statements.
-                    returned,
-                    replica,
-                    number: age,
-                    unconfirmed,
-                    latest,
-                    last_before_step,
-                    ..LeaseRequest::default()
-                };
-                (clock, request)
-            },
-        )
+        .prop_map(|(clock, per_minute, per_day, waiting, more, returned)| {
+            let request = LeaseRequest {
+                limits: PlanLimits {
+                    per_minute: per_minute.or(if per_day.is_none() { Some(10) } else { None }),
+                    per_day,
+                    in_flight: None,
+                },
+                waiting,
+                wanted: waiting + if waiting > 0 { more } else { 0 },
+                // The age, which the test converts to a slice.
+                returned,
+                ..LeaseRequest::default()
+            };
+            (clock, request)
+        })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_statement_agrees_with_the_model() {
-    /// First replica id, larger than any slice and any statement number.
-    const FIRST_REPLICA: i64 = 1_000_000_000_000_000;
     /// An hour before midnight, in milliseconds since 1970.
     const BEGIN: i64 = (20_000 * 86_400 - 3_600) * 1_000;
     let clock = TestClock::new(TestDatabase::migrated().await).await;
@@ -80,21 +63,14 @@ async fn lease_statement_agrees_with_the_model() {
             .current();
         let key = format!("caller:{history}");
         let (mut row, mut now) = (None::<Row>, BEGIN);
-        for (number, (later, mut request)) in steps.into_iter().enumerate() {
+        for (later, mut request) in steps {
             now += later;
             clock.set(now).await;
             let second = now.div_euclid(1_000);
             let row = row.get_or_insert_with(|| Row::new(second.div_euclid(86_400)));
             request.key.clone_from(&key);
-            // Sometimes a number that the replica has already used.
-            let next = i64::try_from(number).expect("small") * 2;
-            request.number = (next - request.number.max(0) * 3).max(0);
-            request.unconfirmed = request.unconfirmed.map(|age| request.number - age);
-            request.replica += FIRST_REPLICA;
             let age = request.returned;
             request.returned = age.map(|(age, unused)| (second - age, unused));
-            request.latest = request.latest.map(|age| second - age);
-            request.last_before_step = request.last_before_step.map(|age| second - age);
             let expected = row.lease(&request, now * 1_000);
             let leased = lease(&database, request.clone()).await.expect("a lease");
             // The database's times are floats, exact to a microsecond or two.
@@ -139,7 +115,7 @@ async fn leases_of_many_callers_never_deadlock() {
             };
             tasks.spawn(async move {
                 let mut granted = 0;
-                for round in 0..20 {
+                for _ in 0..20 {
                     let request = LeaseRequest {
                         key: format!("caller:{number}"),
                         limits: PlanLimits {
@@ -148,8 +124,6 @@ async fn leases_of_many_callers_never_deadlock() {
                         },
                         waiting: 1,
                         wanted: 1,
-                        replica: i64::try_from(replica).expect("small") + 1_000_000,
-                        number: round + 1,
                         ..LeaseRequest::default()
                     };
                     granted += lease(&database, request).await.expect("a lease").granted;

@@ -294,16 +294,6 @@ impl TestClock {
         .await;
     }
 
-    /// Advances the time while no statement counts requests, and calls `advance` for the clock of the service: a lease between
-    /// the two would find one of them set forward.
-    pub async fn advance_with(&self, by: std::time::Duration, advance: impl FnOnce()) {
-        self.run("begin; lock table limit_usage in exclusive mode")
-            .await;
-        advance();
-        self.advance(by).await;
-        self.run("commit").await;
-    }
-
     async fn run(&self, statement: &str) {
         let statement = AssertSqlSafe(statement.to_owned());
         let run = self.connection.lock().await.execute(statement).await;
