@@ -88,7 +88,7 @@ async fn recorded(stage: &Stage) -> i64 {
 
 /// Returns the use of the slice with the most requests. No lease is larger.
 async fn largest_slice(stage: &Stage) -> i64 {
-    let largest = "select max(n) from limit_usage, unnest(slices) as n";
+    let largest = "select max(n)::bigint from limit_usage, unnest(slices) as n";
     stage.cluster.number(largest).await
 }
 
