@@ -145,7 +145,7 @@ async fn insert_all(
                     jsonb_build_object('status', jsonb_build_array(null, status))
              from (select distinct on (id) id, ordinality, is_chosen, stored.version, status
                    from stored join given using (id) order by id, ordinality) first
-             where not is_chosen order by id"
+             where not is_chosen order by first.id"
         ),
         "
          select ordinality, id, stored.version from given left join stored using (id)
