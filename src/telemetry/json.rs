@@ -46,8 +46,8 @@ where
         let now = humantime::format_rfc3339_micros(SystemTime::now());
         let mut line = Line(Vec::with_capacity(INITIAL_CAPACITY));
         line.member("{", "timestamp", format_args!("{now}"));
-        line.member(",", "level", event.metadata().level().as_str());
-        line.member(",", "target", event.metadata().target());
+        line.text(",", "level", event.metadata().level().as_str());
+        line.text(",", "target", event.metadata().target());
         event.record(&mut line);
         if self.in_traces {
             let id = Context::map_current(|it| it.span().span_context().trace_id());
@@ -56,7 +56,7 @@ where
             }
         }
         if let Some(span) = context.lookup_current() {
-            line.member(",\"span\":{", "name", span.name());
+            line.text(",\"span\":{", "name", span.name());
             let extensions = span.extensions();
             let fields = extensions.get::<FormattedFields<N>>();
             let fields = fields.map_or("", |fields| fields.as_str());
@@ -76,12 +76,29 @@ where
 struct Line(Vec<u8>);
 
 impl Line {
+    /// Appends the name of a field. It is an identifier of the program, so it needs no escapes.
+    fn name(&mut self, before: &str, name: &str) {
+        for part in [before, "\"", name, "\":"] {
+            self.0.extend_from_slice(part.as_bytes());
+        }
+    }
+
     fn member(&mut self, before: &str, name: &str, value: impl Serialize) {
-        self.0.extend_from_slice(before.as_bytes());
+        self.name(before, name);
         // Writing to memory cannot fail.
-        let _ = serde_json::to_writer(&mut self.0, name);
-        self.0.push(b':');
         let _ = serde_json::to_writer(&mut self.0, &value);
+    }
+
+    /// Appends a text. Most need no escapes: these are found and copied many bytes at a time, which serde_json does not do.
+    fn text(&mut self, before: &str, name: &str, text: &str) {
+        let is_escaped = |byte| byte < b' ' || byte == b'"' || byte == b'\\';
+        if text.bytes().fold(false, |any, byte| any | is_escaped(byte)) {
+            return self.member(before, name, text);
+        }
+        self.name(before, name);
+        for part in ["\"", text, "\""] {
+            self.0.extend_from_slice(part.as_bytes());
+        }
     }
 }
 
@@ -103,7 +120,7 @@ impl Visit for Line {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.member(",", field.name(), value);
+        self.text(",", field.name(), value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
