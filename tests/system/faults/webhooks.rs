@@ -3,7 +3,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use test_support::*;
-use tokio::time::{interval, sleep};
+use tokio::{
+    task::JoinSet,
+    time::{interval, sleep},
+};
 
 use crate::stage::*;
 
@@ -29,20 +32,23 @@ async fn add_pets(stage: &Stage) {
     }
 }
 
-/// Changes the pets in turn, `per_second` times, until `end`. Failures are those of a killed process.
+/// Changes the pets in turn, `per_second` times, until `end`, and waits for the last responses. Failures are those of a killed
+/// process.
 async fn change_pets(target: Arc<Target>, per_second: u32, end: CancellationToken) {
     let mut ticks = interval(Duration::from_secs(1) / per_second);
+    let mut changes = JoinSet::new();
     for number in 0.. {
         tokio::select! {
-            () = end.cancelled() => return,
+            () = end.cancelled() => break,
             _ = ticks.tick() => {}
         }
         let change = target.request(Method::PATCH, &format!("/pet/{}", 1 + number % PETS));
         let change = change
             .json(&json!({"name": format!("Rex {number}")}))
             .send();
-        tokio::spawn(change);
+        changes.spawn(change);
     }
+    while changes.join_next().await.is_some() {}
 }
 
 /// Returns the resource and the position of each message that was accepted, in the order of their arrival.
@@ -82,6 +88,15 @@ fn check(row: &mut Row, name: &str, messages: &[Message], recorded: &[i64]) -> u
 /// Waits until nothing is left to deliver. Returns false if that takes too long.
 async fn is_delivered(stage: &Stage, webhooks: &[String]) -> bool {
     let started = Instant::now();
+    // Changes that are not published yet wait for no webhook.
+    while stage
+        .cluster
+        .number("select count(*) from new_changes")
+        .await
+        > 0
+    {
+        sleep(Duration::from_millis(100)).await;
+    }
     for webhook in webhooks {
         loop {
             let shown = stage
