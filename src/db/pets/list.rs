@@ -38,7 +38,8 @@ macro_rules! by_tag {
             "select ",
             sized_pet_columns!("$4"),
             " from (
-                select pet_id from unnest($1::text[]) as of_status (status)
+                select distinct on (pet_id) pet_id
+                from unnest($1::text[]) as of_status (status)
                 cross join unnest($5::text[]) as of_tag (tag)
                 cross join lateral (
                     select pet_id from pet_tags
@@ -55,7 +56,6 @@ macro_rules! by_tag {
             "
                     limit $3
                 ) tagged
-                group by pet_id
                 order by pet_id ",
             $direction,
             "
