@@ -150,7 +150,7 @@ pub const FIND_BY_STATUS: &str = pages!(
 );
 
 /// Query that merges one range of the primary key of `pet_tags` per tag. `offset 0` keeps the lookup of each pet from being
-/// planned as another kind of join, and `distinct on` is sorted whatever the statistics say, while groups may be hashed.
+/// planned as another kind of join, and `distinct on` is always planned as a sort: `group by` is hashed with some statistics.
 #[doc(hidden)]
 pub const FIND_BY_ANY_TAG: &str = pages!(
     "(

@@ -15,6 +15,8 @@ const SETTINGS: [(&str, &str); 1] = [("WEBHOOKS__ALLOW_PRIVATE", "true")];
 /// Status of a message that the receiver accepts late, and of one that it accepts when the sender has given up.
 const LATE: u16 = 250;
 const TOO_LATE: u16 = 598;
+/// Longest time until everything is delivered.
+const MAX_DELIVERY: Duration = Duration::from_mins(4);
 
 /// Creates a webhook for changes of pets, and returns its path.
 async fn create(stage: &Stage, url: &str) -> String {
@@ -89,12 +91,11 @@ fn check(row: &mut Row, name: &str, messages: &[Message], recorded: &[i64]) -> u
 async fn is_delivered(stage: &Stage, webhooks: &[String]) -> bool {
     let started = Instant::now();
     // Changes that are not published yet wait for no webhook.
-    while stage
-        .cluster
-        .number("select count(*) from new_changes")
-        .await
-        > 0
-    {
+    let unpublished = "select count(*) from new_changes";
+    while stage.cluster.number(unpublished).await > 0 {
+        if started.elapsed() > MAX_DELIVERY {
+            return false;
+        }
         sleep(Duration::from_millis(100)).await;
     }
     for webhook in webhooks {
@@ -108,7 +109,7 @@ async fn is_delivered(stage: &Stage, webhooks: &[String]) -> bool {
             if shown["waiting"] == 0 && shown["lagSeconds"] == 0.0 {
                 break;
             }
-            if started.elapsed() > Duration::from_mins(4) {
+            if started.elapsed() > MAX_DELIVERY {
                 return false;
             }
             sleep(Duration::from_millis(100)).await;
