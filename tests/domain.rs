@@ -13,7 +13,7 @@ use pet_inventory::domain::{
     order::{OrderDetails, OrderPatch, Quantity, ShipDate, Standing, Status},
     pet::{
         self, Category, CategoryPatch, Change, MAX_NAME, MAX_PHOTO_URL, PetDetails, PetName,
-        PetPatch, PhotoUrl, Tag,
+        PetPatch, PhotoUrl, StoredPet, Tag,
     },
     user::{Password, Username},
 };
@@ -268,6 +268,27 @@ fn rex() -> PetDetails {
         status: pet::Status::Sold,
         ..PetDetails::new(pet_name("Rex"))
     }
+}
+
+#[test]
+fn stored_pet_has_its_identifier_first_and_its_status_last() {
+    let id = PetId::new(PetId::MAX).expect("an id");
+    let stored = |details: &str| {
+        let pet = StoredPet::new(id, pet::Version(1), pet::Status::Sold, details.as_bytes());
+        String::from_utf8(pet.json.to_vec()).expect("a text")
+    };
+    let with = |members: &str| format!(r#"{{"id":9007199254740991,{members}"status":"sold"}}"#);
+    let fields = r#""category":{"id":1,"name":"Dogs"},"name":"Rex","photoUrls":["/a"],"tags":[{"name":"friendly"}]"#;
+    assert_eq!(rex().to_json(), format!("{{{fields}}}"));
+    assert_eq!(stored(&rex().to_json()), with(&format!("{fields},")));
+    let read = PetDetails::from_json(rex().to_json().as_bytes(), pet::Status::Sold);
+    assert_eq!(read.expect("a pet"), rex());
+    // As plain SQL may have stored them.
+    for blank in ["{}", " { } ", "{\n}"] {
+        assert_eq!(stored(blank), with(""), "{blank:?}");
+    }
+    let spread = stored("\n{ \"name\": \"}\" }\t");
+    assert_eq!(spread, with(r#""name": "}","#));
 }
 
 #[test]

@@ -90,14 +90,13 @@ async fn migrate(program: &Path, url: &str) {
 }
 
 /// Statement that inserts the pets from `first` to `last`. All have the tag `common`, one in 500 has `group-7`.
-pub const PETS: &str = "
-    insert into pets (id, status, name, category, photo_urls, tags)
-    select i, (array['available', 'pending', 'sold'])[1 + i % 3], 'Pet ' || i,
-           jsonb_build_object('id', i % 10, 'name', 'Category ' || i % 10),
-           array['https://example.com/photos/' || i || '.jpg'],
-           jsonb_build_array(jsonb_build_object('id', 1, 'name', 'common'),
-                             jsonb_build_object('id', 2, 'name', 'group-' || i % 500))
-    from generate_series({first}, {last}) i";
+pub const PETS: &str = r#"
+    insert into pets (id, status, details)
+    select i, (array['available', 'pending', 'sold'])[1 + i % 3],
+           concat('{"category":{"id":', i % 10, ',"name":"Category ', i % 10, '"},"name":"Pet ', i,
+                  '","photoUrls":["https://example.com/photos/', i, '.jpg"],"tags":[{"id":1,"name":"common"},{"id":2,"name":"group-',
+                  i % 500, '"}]}')::json
+    from generate_series({first}, {last}) i"#;
 
 /// Index that earlier schemas have. Building it afterwards is faster than maintaining it during the insert.
 const SLOW_INDEX: &str = "select indexdef from pg_indexes where indexname = 'pets_by_tag_name'";

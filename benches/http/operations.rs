@@ -79,10 +79,9 @@ pub const GET: Operation = Operation {
 const UPDATE: Against = Pgbench(
     "update pets
      set version = nextval('pet_versions'), status = (array['available', 'pending', 'sold'])[1 + :n % 3],
-         name = 'Rex ' || :n::text, category = jsonb_build_object('id', 1, 'name', 'Dogs'),
-         photo_urls = array['https://example.com/rex.jpg'],
-         tags = jsonb_build_array(jsonb_build_object('id', 1, 'name', 'common'),
-                                  jsonb_build_object('id', 2, 'name', 'group-' || :n % 500))
+         folded_name = 'rex ' || :n::text,
+         details = format('{\"category\":{\"id\":1,\"name\":\"Dogs\"},\"name\":\"Rex %s\",\"photoUrls\":[\"https://example.com/rex.jpg\"],'
+                          '\"tags\":[{\"id\":1,\"name\":\"common\"},{\"id\":2,\"name\":\"group-%s\"}]}', :n, :n % 500)::json
      where id = :n
      returning version;",
 );
@@ -91,7 +90,7 @@ const UPDATE: Against = Pgbench(
 macro_rules! page_by_tag {
     ($tag:literal) => {
         Pgbench(concat!(
-            "select p.id, p.version, p.status, p.name, p.category, p.photo_urls, p.tags
+            "select p.id, p.version, p.status, p.details
              from (select pet_id from pet_tags where tag = '",
             $tag,
             "' and pet_id > :n order by pet_id limit 20) t join pets p on p.id = t.pet_id
@@ -121,7 +120,7 @@ pub const OPERATIONS: &[Operation] = &[
             Naive,
             Static,
             Pgbench(
-                "select id, version, status, name, category, photo_urls, tags from pets where id = :n;",
+                "select id, version, status, details from pets where id = :n;",
             ),
         ],
         ..GET
@@ -130,7 +129,7 @@ pub const OPERATIONS: &[Operation] = &[
         name: "findPetsByStatus",
         request: ("GET", PAGE),
         against: &[Pgbench(
-            "select id, version, status, name, category, photo_urls, tags from pets
+            "select id, version, status, details from pets
              where status = 'available' and id > :n order by id limit 20;",
         )],
         ..GET
@@ -139,7 +138,7 @@ pub const OPERATIONS: &[Operation] = &[
         name: "listPets",
         request: ("GET", "/api/v3/pet?limit=20&cursor=<cursor(n)>"),
         against: &[Pgbench(
-            "select id, version, status, name, category, photo_urls, tags from pets
+            "select id, version, status, details from pets
              where id > :n order by id limit 20;",
         )],
         ..GET
@@ -185,7 +184,7 @@ pub const OPERATIONS: &[Operation] = &[
             "/api/v3/pet/findByTags?tags=common,group-7&limit=20&cursor=<cursor(n)>",
         ),
         against: &[Pgbench(
-            "select p.id, p.version, p.status, p.name, p.category, p.photo_urls, p.tags
+            "select p.id, p.version, p.status, p.details
              from (select distinct pet_id
                    from ((select pet_id from pet_tags where tag = 'common' and pet_id > :n order by pet_id limit 20)
                          union all
@@ -241,7 +240,7 @@ pub const OPERATIONS: &[Operation] = &[
         prepare: &[NO_MORE_ORDERS, NO_MORE_PETS, "{available pets}", "vacuum pets"],
         against: &[Pgbench(
             "begin;
-             select id, version, status, name, category, photo_urls, tags from pets where id = :n for update;
+             select id, version, status, details from pets where id = :n for update;
              select exists (select from orders where held_pet = :n);
              update pets set version = nextval('pet_versions'), status = 'pending' where id = :n;
              insert into orders (id, owner, pet_id, held_pet, quantity, status, complete)
@@ -257,7 +256,7 @@ pub const OPERATIONS: &[Operation] = &[
         connections: FEW,
         against: &[Pgbench(
             "begin;
-             select id, version, status, name, category, photo_urls, tags from pets where id = :n for update;
+             select id, version, status, details from pets where id = :n for update;
              delete from orders where id = :n;
              update pets set version = nextval('pet_versions'), status = 'available' where id = :n;
              commit;",

@@ -46,7 +46,7 @@ const FORGET: [&str; 2] = [
 const FOLD_NAMES: &str = "
     do $$ begin
         if exists (select from information_schema.columns where column_name = 'folded_name') then
-            update pets set folded_name = lower(name);
+            update pets set folded_name = lower(details ->> 'name');
         end if;
     end $$";
 /// Statement that keeps statistics as they are, and updates which pages all transactions see.
@@ -67,7 +67,8 @@ pub async fn rows(options: &Options, postgres: &Postgres) {
     let many = postgres.empty_database(options, "many").await;
     many.run(NO_AUTOVACUUM).await;
     many.fill(PETS_WHEN_STALE).await;
-    many.run("update pets set tags = '[]'").await;
+    many.run("update pets set details = jsonb_set(details::jsonb, '{tags}', '[]')::json")
+        .await;
     many.run("analyze").await;
     many.run("delete from pets").await;
     many.fill(pets).await;

@@ -172,29 +172,32 @@ struct Label {
 }
 
 #[derive(FromRow, Serialize)]
-#[serde(rename_all = "camelCase")]
 struct Pet {
     id: i64,
-    #[sqlx(json(nullable))]
-    category: Option<Label>,
-    name: String,
-    photo_urls: Vec<String>,
     #[sqlx(json)]
-    tags: Vec<Label>,
+    #[serde(flatten)]
+    details: Details,
     status: String,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct NewPet {
+    #[serde(flatten)]
+    details: Details,
+    #[serde(default = "available")]
+    status: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Details {
+    #[serde(skip_serializing_if = "Option::is_none")]
     category: Option<Label>,
     name: String,
     #[serde(default)]
     photo_urls: Vec<String>,
     #[serde(default)]
     tags: Vec<Label>,
-    #[serde(default = "available")]
-    status: String,
 }
 
 fn available() -> String {
@@ -219,29 +222,24 @@ async fn naive() {
         UrlPath(id): UrlPath<i64>,
     ) -> Answer {
         naive.caller(&headers)?;
-        let pet = sqlx::query_as(
-            "select id, category, name, photo_urls, tags, status from pets where id = $1",
-        )
-        .bind(id)
-        .fetch_optional(&naive.pool)
-        .await
-        .map_err(failed)?
-        .ok_or(StatusCode::NOT_FOUND)?;
+        let pet = sqlx::query_as("select id, details, status from pets where id = $1")
+            .bind(id)
+            .fetch_optional(&naive.pool)
+            .await
+            .map_err(failed)?
+            .ok_or(StatusCode::NOT_FOUND)?;
         json(StatusCode::OK, &pet)
     }
     async fn add(State(naive): State<Naive>, headers: HeaderMap, body: Bytes) -> Answer {
         naive.caller(&headers)?;
         let new: NewPet = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
         let pet = sqlx::query_as(
-            "insert into pets (id, status, name, category, photo_urls, tags)
-             values (nextval('pet_ids'), $1, $2, $3, $4, $5)
-             returning id, category, name, photo_urls, tags, status",
+            "insert into pets (id, status, details)
+             values (nextval('pet_ids'), $1, $2)
+             returning id, details, status",
         )
         .bind(new.status)
-        .bind(new.name)
-        .bind(new.category.map(sqlx::types::Json))
-        .bind(new.photo_urls)
-        .bind(sqlx::types::Json(new.tags))
+        .bind(sqlx::types::Json(new.details))
         .fetch_one(&naive.pool)
         .await
         .map_err(failed)?;

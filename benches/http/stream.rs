@@ -93,7 +93,7 @@ fn find_all(server: &Server, key: &str) -> Find {
 
 /// Returns the seconds that psql takes for the same columns.
 async fn copy(stage: &Stage<'_>) -> f64 {
-    let columns = "id, status, name, category, photo_urls, tags";
+    let columns = "id, status, details";
     let begun = Instant::now();
     let status = tokio::process::Command::new("psql")
         .args([

@@ -69,11 +69,8 @@ pub trait Find: Send + Sync + 'static {
     /// Returns the identifier of a match.
     fn id(item: &Self::Item) -> Self::Id;
 
-    /// Returns the size of a match in bytes, about as it is stored.
-    fn size(item: &Self::Item) -> usize;
-
-    /// Appends a match as JSON.
-    fn write(item: &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()>;
+    /// Returns a match as JSON.
+    fn json(item: &Self::Item) -> &[u8];
 }
 
 /// Database and settings of a list response.
@@ -231,7 +228,7 @@ impl<F: Find> ListParts<F> {
         let Found { matches, rest } = self.find.find(&self.lists.database, part).await?;
         if !self.is_small && self.size == LARGE {
             // Smaller ones are read in greater number.
-            let bytes: usize = matches.iter().map(F::size).sum();
+            let bytes: usize = matches.iter().map(|it| F::json(it).len()).sum();
             let average = bytes / matches.len().max(1);
             self.size = (2 * average).clamp(PART / NUMBERS.end(), LARGE);
         }
@@ -260,16 +257,12 @@ impl<F: Find> ListParts<F> {
     }
 
     /// Returns matches as a piece of the JSON array.
-    async fn write(
-        has_begun: &mut bool,
-        matches: &[F::Item],
-        is_last: bool,
-    ) -> Result<Vec<u8>, Error> {
+    async fn write(has_begun: &mut bool, matches: &[F::Item], is_last: bool) -> Vec<u8> {
         let mut json = Vec::new();
         for found in matches {
             json.push(if *has_begun { b',' } else { b'[' });
             *has_begun = true;
-            F::write(found, &mut json).map_err(Error::internal)?;
+            json.extend_from_slice(F::json(found));
             // A part takes milliseconds: other requests get their turn.
             consume_budget().await;
         }
@@ -279,7 +272,7 @@ impl<F: Find> ListParts<F> {
             }
             json.push(b']');
         }
-        Ok(json)
+        json
     }
 
     /// Reads a page. Returns its pieces and, if there may be more matches, the identifier of the last one.
@@ -305,7 +298,7 @@ impl<F: Find> ListParts<F> {
                 self.after.clone_from(&last);
             }
             let is_last = self.has_ended;
-            let json = Self::write(&mut self.has_begun, &matches, is_last).await?;
+            let json = Self::write(&mut self.has_begun, &matches, is_last).await;
             pieces.push(json, share)?;
         }
         Ok((self.lists, pieces, self.after))
@@ -323,7 +316,7 @@ impl<F: Find> ListParts<F> {
         }
         if self.has_ended {
             let mut pieces = Pieces::default();
-            let json = Self::write(&mut self.has_begun, &first, true).await?;
+            let json = Self::write(&mut self.has_begun, &first, true).await;
             pieces.push(json, reserved)?;
             return self.lists.memory.respond(pieces);
         }
@@ -360,9 +353,9 @@ impl<F: Find> ListParts<F> {
         loop {
             let is_last = self.has_ended;
             let send = async {
-                let mut json = Self::write(&mut has_begun, &matches, is_last).await?;
+                let mut json = Self::write(&mut has_begun, &matches, is_last).await;
                 drop(mem::take(&mut matches));
-                // Matches that are much larger as JSON than they are stored.
+                // Matches that are larger than clients may store them.
                 let own_share = if json.len() > 2 * PART {
                     json.shrink_to_fit();
                     Some(Arc::new(memory.take(json.len())?))

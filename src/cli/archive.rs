@@ -27,7 +27,7 @@ use super::output::Error;
 use crate::db::backups::Sequences;
 
 /// Version of the format.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Entries of rows are ended at this size, in bytes, after the current row.
 pub const ROWS: usize = 4 << 20;
 /// Size of the pieces in which entries are read, in bytes.

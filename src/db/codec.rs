@@ -1,9 +1,8 @@
 //! Converts between rows and domain values.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
 use sqlx::{
-    Decode, FromRow, Postgres, Row as _, Type, ValueRef as _,
+    Decode, FromRow, Postgres, Row as _, Type,
     error::BoxDynError,
     postgres::{PgRow, PgTypeInfo, PgValueRef},
 };
@@ -15,7 +14,7 @@ use crate::domain::{
     id::{CredentialId, OrderId, PetId, WebhookId},
     image::{ImageId, ImageType},
     order::{self, Quantity, ShipDate},
-    pet::{self, Category, Pet, PetDetails, PetName, PhotoUrl, Tag, Version},
+    pet::{self, PetDetails, StoredPet, Version},
     plan::Plan,
     user::{UserId, Username},
     webhook::{Receiver, WebhookSecret},
@@ -24,30 +23,10 @@ use crate::domain::{
 /// SHA-256 of a secret. The secret itself is never stored.
 pub type SecretHash = [u8; 32];
 
-/// Columns of a pet that follow from what the client sets, each after a prefix: the fields of [`PetRow`].
-macro_rules! client_columns {
-    ($prefix:literal) => {
-        concat!(
-            $prefix,
-            "status, ",
-            $prefix,
-            "name, ",
-            $prefix,
-            "category, ",
-            $prefix,
-            "photo_urls, ",
-            $prefix,
-            "tags, ",
-            $prefix,
-            "folded_name"
-        )
-    };
-}
-
-/// Columns from which a [`Pet`] is decoded.
+/// Columns from which a [`StoredPet`] or its [`PetDetails`] are decoded: the first ones of a row.
 macro_rules! pet_columns {
     () => {
-        "id, version, status, name, category, photo_urls, tags"
+        "id, version, status, details"
     };
 }
 
@@ -65,71 +44,51 @@ macro_rules! order_columns {
     };
 }
 
-pub(super) use {client_columns, order_columns, pet_columns};
+pub(super) use {order_columns, pet_columns};
 
-/// Row of a pet, in the JSON that `jsonb_populate_recordset` reads: one parameter for the rows of a batch.
-#[derive(Serialize)]
-pub(super) struct PetRow<'a> {
-    pub id: Option<i64>,
-    pub status: pet::Status,
-    pub name: &'a PetName,
-    pub category: Option<&'a Category>,
-    pub photo_urls: &'a [PhotoUrl],
-    pub tags: &'a [Tag],
-    pub folded_name: String,
+/// Rows of pets, as an array for each column: the parameters of a statement.
+#[derive(Debug, Default)]
+pub(super) struct PetRows {
+    /// `None` where the statement assigns the identifier.
+    pub ids: Vec<Option<i64>>,
+    pub statuses: Vec<&'static str>,
+    /// JSON.
+    pub details: Vec<String>,
+    pub folded_names: Vec<String>,
 }
 
-impl<'a> PetRow<'a> {
-    /// Creates the row of a pet. Without an identifier, the statement assigns one.
-    pub fn new(id: Option<PetId>, pet: &'a PetDetails) -> Self {
-        Self {
-            id: id.map(PetId::get),
-            status: pet.status,
-            name: &pet.name,
-            category: pet.category.as_ref(),
-            photo_urls: &pet.photo_urls,
-            tags: &pet.tags,
-            folded_name: pet::fold_name(pet.name.as_str()),
-        }
+impl PetRows {
+    /// Adds the row of a pet.
+    pub fn push(&mut self, id: Option<PetId>, pet: &PetDetails) {
+        self.ids.push(id.map(PetId::get));
+        self.statuses.push(pet.status.as_str());
+        self.details.push(pet.to_json());
+        self.folded_names.push(pet::fold_name(pet.name.as_str()));
     }
 }
 
 /// Decodes without a type check, since the migrations determine the types. Statements with many pets decode them row by row:
 /// collecting the rows first would copy every pet.
-impl FromRow<'_, PgRow> for Pet {
+impl FromRow<'_, PgRow> for StoredPet {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let id: i64 = row.try_get_unchecked("id")?;
-        let corrupt = |field: &str| sqlx::Error::Decode(format!("pets.{field} of pet {id}").into());
-        let status: &str = row.try_get_unchecked("status")?;
-        let photo_urls: Vec<String> = row.try_get_unchecked("photo_urls")?;
-        Ok(Self {
-            id: PetId::new(id).map_err(|_| corrupt("id"))?,
-            version: Version(row.try_get_unchecked("version")?),
-            details: PetDetails {
-                name: PetName::from_stored(row.try_get_unchecked("name")?),
-                category: jsonb(row, "category")?,
-                photo_urls: photo_urls.into_iter().map(PhotoUrl::from_stored).collect(),
-                tags: jsonb(row, "tags")?.unwrap_or_default(),
-                status: status.parse().map_err(|_| corrupt("status"))?,
-            },
-        })
+        let (id, version, status, details) = pet_of(row)?;
+        Ok(Self::new(id, version, status, details))
     }
 }
 
-/// Decodes a `jsonb` value: a format number, then text. UTF-8 is validated once for the text, not for each string.
-fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: &str) -> Result<Option<T>, sqlx::Error> {
-    let value = row.try_get_raw(column)?;
-    if value.is_null() {
-        return Ok(None);
-    }
-    parse_jsonb(&value).map(Some).map_err(sqlx::Error::Decode)
-}
-
-fn parse_jsonb<'r, T: Deserialize<'r>>(value: &PgValueRef<'r>) -> Result<T, BoxDynError> {
-    const FORMAT: u8 = 1;
-    let json = value.as_bytes()?;
-    let json = json.strip_prefix(&[FORMAT]).ok_or("unknown jsonb format")?;
-    Ok(serde_json::from_str(str::from_utf8(json)?)?)
+/// Returns what [`pet_columns`] have.
+pub(super) fn pet_of(row: &PgRow) -> Result<(PetId, Version, pet::Status, &[u8]), sqlx::Error> {
+    let id: i64 = row.try_get_unchecked(0)?;
+    let corrupt = |field: &str| sqlx::Error::Decode(format!("pets.{field} of pet {id}").into());
+    let status: &str = row.try_get_unchecked(2)?;
+    Ok((
+        PetId::new(id).map_err(|_| corrupt("id"))?,
+        Version(row.try_get_unchecked(1)?),
+        status.parse().map_err(|_| corrupt("status"))?,
+        row.try_get_raw(3)?
+            .as_bytes()
+            .map_err(|_| corrupt("details"))?,
+    ))
 }
 
 /// Implements decoding: for each domain type, the type of its columns, and the conversion of a stored value.

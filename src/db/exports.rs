@@ -23,18 +23,13 @@ pub struct Format(&'static str);
 
 impl Format {
     /// One JSON object per line, as in the API: CSV with a single column. JSON never contains its quote and delimiter
-    /// characters unescaped, so the text is unchanged.
+    /// characters unescaped, so the text is unchanged. Plain SQL may have stored line breaks between members.
     pub const NDJSON: Self = Self(
         r#"
         copy (
-            select concat(
-                '{"id":', id,
-                ',"category":' || category::text,
-                ',"name":', to_json(name),
-                ',"photoUrls":', to_json(photo_urls),
-                ',"tags":', tags,
-                ',"status":"', status, '"}')
-            from pets order by id
+            select concat('{"id":', id, ',' || nullif(substr(object, 2, length(object) - 2), ''), ',"status":"', status, '"}')
+            from (select id, status, btrim(translate(details::text, e'\n\r', ''), e' \t') as object from pets) pet
+            order by id
         ) to stdout (format csv, delimiter e'\x02', quote e'\x01')"#,
     );
 
@@ -42,7 +37,8 @@ impl Format {
     pub const CSV: Self = Self(
         r#"
         copy (
-            select id, name, status, category, to_json(photo_urls) as "photoUrls", tags
+            select id, details ->> 'name' as name, status, details -> 'category' as category,
+                   details -> 'photoUrls' as "photoUrls", details -> 'tags' as tags
             from pets order by id
         ) to stdout (format csv, header)"#,
     );
@@ -51,13 +47,13 @@ impl Format {
     /// of a cell, and behind a semicolon or a tab, which separate cells in other locales.
     pub const SPREADSHEET_CSV: Self = Self(concat!(
         "copy (select id, ",
-        safe!("name"),
+        safe!("(details ->> 'name')"),
         " as name, status, ",
-        safe!("category"),
+        safe!("(details -> 'category')"),
         " as category, ",
-        safe!("to_json(photo_urls)"),
+        safe!("(details -> 'photoUrls')"),
         " as \"photoUrls\", ",
-        safe!("tags"),
+        safe!("(details -> 'tags')"),
         " as tags from pets order by id) to stdout (format csv, header)"
     ));
 }

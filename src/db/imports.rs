@@ -7,14 +7,9 @@
 //! - Statements have no timeout: a person waits for them, on a separate connection.
 
 use serde_json::json;
-use sqlx::{Executor as _, FromRow, PgConnection, types::Json};
+use sqlx::{Executor as _, FromRow, PgConnection};
 
-use super::{
-    codec::{PetRow, client_columns},
-    error::Error,
-    record,
-    sequences::skip_chosen_ids,
-};
+use super::{codec::PetRows, error::Error, record, sequences::skip_chosen_ids};
 use crate::domain::{
     change::{Action, Initiator, Kind},
     pet::NewPet,
@@ -49,33 +44,34 @@ impl Import {
     /// Begins an import.
     pub async fn begin(mut connection: PgConnection) -> Result<Self, Error> {
         connection
-            .execute(concat!(
+            .execute(
                 "set statement_timeout = 0; set idle_in_transaction_session_timeout = 0;
                  create temporary table imported as
-                 select 0::bigint as line, false as by_server, id, ",
-                client_columns!(""),
-                " from pets with no data"
-            ))
+                 select 0::bigint as line, false as by_server, id, status, details, folded_name from pets with no data",
+            )
             .await?;
         Ok(Self(connection))
     }
 
     /// Adds the next records of the file to the temporary table.
     pub async fn add(&mut self, records: &[Record]) -> Result<(), Error> {
-        let (mut lines, mut rows) = (Vec::new(), Vec::new());
+        let (mut lines, mut rows) = (Vec::new(), PetRows::default());
         for Record { line, pet } in records {
             lines.push(i64::try_from(*line).unwrap_or(i64::MAX));
-            rows.push(PetRow::new(pet.id, &pet.details));
+            rows.push(pet.id, &pet.details);
         }
-        let query = sqlx::query(concat!(
+        let query = sqlx::query(
             "insert into imported
-             select ($2::bigint[])[ordinality], id is null, coalesce(id, nextval('pet_ids')), ",
-            client_columns!(""),
-            " from jsonb_populate_recordset(null::pets, $1) with ordinality",
-        ));
+             select line, id is null, coalesce(id, nextval('pet_ids')), status, details::json, folded_name
+             from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[])
+                 as pet (line, id, status, details, folded_name)",
+        );
         query
-            .bind(Json(rows))
             .bind(lines)
+            .bind(rows.ids)
+            .bind(rows.statuses)
+            .bind(rows.details)
+            .bind(rows.folded_names)
             .execute(&mut self.0)
             .await?;
         Ok(())
@@ -109,13 +105,10 @@ impl Import {
         assign_free_ids(&mut connection).await?;
         // In the order of identifiers, like all inserts of many pets, so that none of them deadlock.
         let added = connection
-            .execute(concat!(
-                "insert into pets (id, ",
-                client_columns!(""),
-                ") select id, ",
-                client_columns!(""),
-                " from imported order by id",
-            ))
+            .execute(
+                "insert into pets (id, status, details, folded_name)
+                 select id, status, details, folded_name from imported order by id",
+            )
             .await;
         let added = match added {
             Ok(result) => result.rows_affected(),

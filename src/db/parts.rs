@@ -1,12 +1,12 @@
 //! Parts of lists: which matches are read at once, and how a statement bounds their bytes.
 //!
-//! A statement returns a pet that is larger than its part admits without the columns that can be large, and the part ends before it:
-//! so a part has at most as many bytes as its limit times that size. PostgreSQL knows the size without reading the columns, because they
-//! are stored as they are, not compressed (migration 0303).
+//! A statement returns a pet that is larger than its part admits without its details, and the part ends before it: so a part has at
+//! most as many bytes as its limit times that size. PostgreSQL knows the size without reading the details, because they are stored as they
+//! are, not compressed (migration 0303).
 
 use sqlx::{FromRow as _, Row as _, ValueRef as _, postgres::PgRow};
 
-use crate::domain::{caller::CallerKey, id::PetId, pet::Pet};
+use crate::domain::{caller::CallerKey, id::PetId, pet::StoredPet};
 
 /// Maximum number of matches of a part that shares a statement with those of others, so that a batch of 128 parts is read within
 /// milliseconds: 32, and one more that shows if there is another page.
@@ -93,20 +93,18 @@ impl<T, Id> Found<T, Id> {
 }
 
 /// Decodes a pet, or `None` if it is larger than its part admits.
-pub(super) fn sized_pet(row: &PgRow) -> Result<Option<Pet>, sqlx::Error> {
-    let is_larger = row.try_get_raw("tags")?.is_null();
-    (!is_larger).then(|| Pet::from_row(row)).transpose()
+pub(super) fn sized_pet(row: &PgRow) -> Result<Option<StoredPet>, sqlx::Error> {
+    let is_larger = row.try_get_raw("details")?.is_null();
+    (!is_larger).then(|| StoredPet::from_row(row)).transpose()
 }
 
 /// Columns from which [`sized_pet`] decodes a pet of at most this size.
 macro_rules! sized_pet_columns {
     ($max_size:literal) => {
         concat!(
-            "id, version, status, name, category, case when pg_column_size(photo_urls) + pg_column_size(tags) <= ",
+            "id, version, status, case when pg_column_size(details) <= ",
             $max_size,
-            " then photo_urls end as photo_urls, case when pg_column_size(photo_urls) + pg_column_size(tags) <= ",
-            $max_size,
-            " then tags end as tags"
+            " then details end as details"
         )
     };
 }

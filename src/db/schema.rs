@@ -69,10 +69,7 @@ pub const TABLES: [(&str, &str); 14] = [
         "credentials",
         "id, caller_id, kind, hash, hint, scopes, created_at, expires_at, revoked_at, client_id, issued_by, last_used_at, name, rotated_at",
     ),
-    (
-        "pets",
-        "id, version, status, name, category, photo_urls, tags",
-    ),
+    ("pets", "id, version, status, details"),
     (
         "orders",
         "id, owner, pet_id, held_pet, quantity, ship_date, status, complete, created_at",

@@ -6,6 +6,9 @@
 //!   be larger, and one whose status an order has changed, by a few.
 //! - No value is rewritten: `category`, `tags` and `photoUrls` are returned exactly as they were sent.
 
+use std::io::Write as _;
+
+use bytes::Bytes;
 use icu_properties::{
     CodePointSetData, CodePointSetDataBorrowed, props::DefaultIgnorableCodePoint,
 };
@@ -27,12 +30,13 @@ pub const MAX_ITEMS: usize = 100;
 pub const MAX_SIZE: usize = 16 << 10;
 
 texts! {
-    /// Name of a pet: 1–[`MAX_NAME`] characters, of which one is visible.
+    /// Name of a pet: 1–[`MAX_NAME`] characters, of which one is visible. It is read from stored JSON without validation.
+    #[derive(Deserialize)]
     PetName: check_pet_name;
 
     /// Absolute `http` or `https` URL, or relative reference (RFC 3986 §4.2), of 1–[`MAX_PHOTO_URL`] characters, exactly
-    /// as it was sent. Never fetched by the service.
-    #[derive(ToSchema)]
+    /// as it was sent. Never fetched by the service. It is read from stored JSON without validation.
+    #[derive(Deserialize, ToSchema)]
     #[schema(description = "An absolute http or https URL, or a relative reference.", value_type = String, format = "iri-reference", min_length = 1, max_length = 2_048, pattern = r#"^([Hh][Tt][Tt][Pp][Ss]?:[^\x00-\x20<>"{}|\\^`]+|[^\x00-\x20<>"{}|\\^`:]+|[^\x00-\x20<>"{}|\\^`:]*[/?#][^\x00-\x20<>"{}|\\^`]*)$"#)]
     PhotoUrl: check_photo_url;
 }
@@ -139,8 +143,9 @@ pub struct Tag {
     pub name: Option<Text>,
 }
 
-/// Fields of a pet, without its identifier.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+/// Fields of a pet, without its identifier. As JSON, they are without the status, too: so they are stored, and so [`StoredPet::new`] takes
+/// them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PetDetails {
     /// Category of the pet.
@@ -156,7 +161,8 @@ pub struct PetDetails {
     /// Tags that the pet can be found by.
     #[schema(max_items = 100)]
     pub tags: Vec<Tag>,
-    /// Status of the pet in the store.
+    /// Status of the pet in the store, which orders change, too.
+    #[serde(skip)]
     pub status: Status,
 }
 
@@ -178,11 +184,23 @@ impl PetDetails {
         text_size(&self.photo_urls) + tags.map(|name| name.as_str().len()).sum::<usize>()
     }
 
+    /// Returns the fields but the status as compact JSON.
+    pub fn to_json(&self) -> String {
+        // It cannot fail: all keys are texts.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads the fields of a pet with this status from the JSON of the others.
+    pub fn from_json(json: &[u8], status: Status) -> serde_json::Result<Self> {
+        let details = serde_json::from_slice(json)?;
+        Ok(Self { status, ..details })
+    }
+
     /// Checks that the pet has at most [`MAX_SIZE`] bytes.
     pub fn check_size(&self) -> Result<(), Invalid> {
         const ID: usize = r#""id":9007199254740991,"#.len();
-        // It cannot fail: all keys are texts.
-        let size = serde_json::to_vec(self).map_or(usize::MAX, |json| ID + json.len());
+        const STATUS: usize = r#","status":"""#.len();
+        let size = ID + self.to_json().len() + STATUS + self.status.as_str().len();
         if size > MAX_SIZE {
             let reason = format!("must have at most {MAX_SIZE} bytes as JSON");
             return Err(Invalid(reason.into()));
@@ -346,8 +364,44 @@ pub struct NewPet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub i64);
 
+/// A pet of the store, as clients read it.
+#[derive(Debug, Clone)]
+pub struct StoredPet {
+    /// Identifier.
+    pub id: PetId,
+    /// Version, which changes with every write that alters the pet.
+    pub version: Version,
+    /// The pet as compact JSON.
+    pub json: Bytes,
+}
+
+impl StoredPet {
+    /// Puts the identifier before the fields of `details`, and the status behind them. The JSON is not parsed: an object is enough.
+    pub fn new(id: PetId, version: Version, status: Status, details: &[u8]) -> Self {
+        /// Length of the members that are added, at most.
+        const ROOM: usize = 64;
+        let object = details.trim_ascii();
+        let members = object.get(1..object.len().saturating_sub(1));
+        let members = members.unwrap_or_default().trim_ascii();
+        let mut json = Vec::with_capacity(details.len() + ROOM);
+        json.extend_from_slice(b"{\"id\":");
+        json.extend_from_slice(itoa::Buffer::new().format(id.get()).as_bytes());
+        if !members.is_empty() {
+            json.push(b',');
+            json.extend_from_slice(members);
+        }
+        // To write to memory cannot fail.
+        let _written = write!(json, ",\"status\":\"{}\"}}", status.as_str());
+        Self {
+            id,
+            version,
+            json: json.into(),
+        }
+    }
+}
+
 /// A pet of the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(ToSchema)]
 #[schema(example = json!({
     "id": 1,
     "category": {"id": 1, "name": "Dogs"},
@@ -356,14 +410,13 @@ pub struct Version(pub i64);
     "tags": [{"id": 1, "name": "friendly"}],
     "status": "available"
 }))]
+#[expect(dead_code, reason = "describes the JSON of a stored pet")]
 pub struct Pet {
     /// Identifier.
     #[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    pub id: PetId,
-    /// Version, which changes with every write that alters the pet.
-    #[serde(skip)]
-    pub version: Version,
-    /// Other fields.
+    id: PetId,
     #[serde(flatten)]
-    pub details: PetDetails,
+    details: PetDetails,
+    /// Status of the pet in the store.
+    status: Status,
 }

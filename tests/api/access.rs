@@ -69,8 +69,9 @@ impl Resources {
             .await
             .expect("a database");
         let [owner, other] = <[User; 2]>::try_from(users.expect("new names")).expect("two");
-        let pet = "insert into pets (id, status, name, photo_urls, tags)
-                   select id, 'available', 'a', '{}', '[]' from generate_series($1, $1 + 1) as id";
+        let pet = "insert into pets (id, status, details)
+                   select id, 'available', json_build_object('name', 'a', 'photoUrls', '[]'::json, 'tags', '[]'::json)
+                   from generate_series($1, $1 + 1) as id";
         let inserted = sqlx::query(pet)
             .bind(number)
             .execute(&mut *connection)

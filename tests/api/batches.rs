@@ -160,8 +160,8 @@ async fn concurrent_inserts_get_their_own_results() {
 async fn blocked_insert_is_503_and_its_batch_succeeds() {
     let app = TestApp::start().await;
     let mut other = app.database.connect().await;
-    let insert = "begin; insert into pets (id, status, name, photo_urls, tags)
-                  values (777, 'sold', 'other', '{}', '[]')";
+    let insert = "begin; insert into pets (id, status, details)
+                  values (777, 'sold', json_build_object('name', 'other', 'photoUrls', '[]'::json, 'tags', '[]'::json))";
     other.execute(insert).await.expect("inserted");
     let posts = (0..30).map(async |n| {
         let id = if n == 15 { 777 } else { 2_000 + n };

@@ -171,7 +171,7 @@ async fn restore_drill_under_write_load_restores_one_point_in_time() {
 
     // A transaction adds an image and its URL, another one an order and the status of the pet.
     for torn in [
-        "select (select sum(cardinality(photo_urls)) from pets) - (select count(*) from images)",
+        "select (select sum(json_array_length(details -> 'photoUrls')) from pets) - (select count(*) from images)",
         "select (select count(*) from pets where status = 'pending') - (select count(*) from orders)",
         "select (select sum(pets)::bigint from inventory_changes) - (select count(*) from pets)",
         "select count(*) from orders where held_pet is null or held_pet <> pet_id",
@@ -415,6 +415,7 @@ async fn damaged_or_incomplete_archive_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_refuses_a_store_in_use_and_another_schema() {
+    const EXPORT: &str = "restore it with that program into another database, then export its pets";
     let archive = sample().await;
     let refused = async |store: &Store, archive: &[u8], reason: &str| {
         store.home.write("a.tar", archive);
@@ -455,15 +456,14 @@ async fn restore_refuses_a_store_in_use_and_another_schema() {
     fs::remove_file(store.images().join(MARKER)).expect("removed");
     store.assert_empty().await;
 
-    for (schema, next) in [
-        (
-            212,
-            "restore it with that program into another database, then export its pets",
-        ),
-        (9999, "restore it with that program, or a later one"),
+    for (format, schema, next) in [
+        (2, 212, EXPORT),
+        // Pets had a column for each field.
+        (1, 309, EXPORT),
+        (2, 9999, "restore it with that program, or a later one"),
     ] {
         let header = json!({
-            "format": 1, "schema": schema, "program": "0.0.9", "createdAt": "2026-01-01T00:00:00Z",
+            "format": format, "schema": schema, "program": "0.0.9", "createdAt": "2026-01-01T00:00:00Z",
         });
         let other = pack(&vec![(
             "header".to_owned(),
@@ -666,7 +666,7 @@ async fn forged_archive_leaves_nothing() {
         store.assert_empty().await;
     }
     let other_program = changed(&parts, "header", |json| {
-        *json = json!({"format": 1, "schema": 1, "program": "1\u{1b}[2J", "createdAt": "2026-01-01T00:00:00Z"})
+        *json = json!({"format": 2, "schema": 1, "program": "1\u{1b}[2J", "createdAt": "2026-01-01T00:00:00Z"})
             .to_string()
             .into_bytes();
     });

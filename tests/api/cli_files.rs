@@ -107,7 +107,7 @@ async fn export_that_fails_leaves_no_file() {
     let store = empty_store().await;
     store
         .database
-        .run("alter table pets rename photo_urls to gone")
+        .run("alter table pets rename details to gone")
         .await;
     store.run(&["export", "out.csv"]).await.is(1);
     for name in ["out.csv", "out.csv.partial"] {
@@ -233,7 +233,7 @@ async fn import_that_is_killed_leaves_nothing_and_runs_again() {
     assert_eq!(count(&store).await, 60_000);
     let names = store
         .database
-        .number("select count(distinct name) from pets");
+        .number("select count(distinct details ->> 'name') from pets");
     assert_eq!(names.await, 60_000);
     let tables = "select count(*) from pg_class where relname like '%import%'";
     assert_eq!(store.database.number(tables).await, 0);

@@ -243,7 +243,7 @@ async fn serves(home: &Home, database: &TestDatabase) {
     service.stop().await;
     assert_eq!(
         database
-            .number("select count(*) from pets where name like '日本%'")
+            .number("select count(*) from pets where details ->> 'name' like '日本%'")
             .await,
         1
     );

@@ -27,10 +27,11 @@ async fn many_pets() -> TestApp {
     let app = TestApp::start().await;
     app.database
         .run(&format!(
-            "insert into pets (id, status, name, photo_urls, tags)
-             select id * 3, (array['available', 'pending', 'sold'])[1 + id % 3], 'pet', '{{}}',
-                    case id % 2 when 0 then '[{{\"name\":\"even\"}},{{\"name\":\"all\"}},{{\"name\":\"black,white\"}}]'
-                                else '[{{\"name\":\"all\"}}]' end::jsonb
+            "insert into pets (id, status, details)
+             select id * 3, (array['available', 'pending', 'sold'])[1 + id % 3],
+                    json_build_object('name', 'pet', 'photoUrls', '[]'::json,
+                                      'tags', case id % 2 when 0 then '[{{\"name\":\"even\"}},{{\"name\":\"all\"}},{{\"name\":\"black,white\"}}]'
+                                else '[{{\"name\":\"all\"}}]' end::jsonb)
              from generate_series(1, {MANY}) as id"
         ))
         .await;
@@ -408,10 +409,11 @@ async fn find_by_all_tags_equals_the_intersection_of_the_tags() {
     let app = TestApp::start().await;
     app.database
         .run(
-            "insert into pets (id, status, name, photo_urls, tags)
-             select id, 'sold', 'pet', '{}',
-                    (select coalesce(jsonb_agg(jsonb_build_object('name', 'every' || n)), '[]')
-                     from unnest(array[1, 2, 3, 7, 40]) as n where id % n = 0)
+            "insert into pets (id, status, details)
+             select id, 'sold',
+                    json_build_object('name', 'pet', 'photoUrls', '[]'::json,
+                                      'tags', (select coalesce(jsonb_agg(jsonb_build_object('name', 'every' || n)), '[]')
+                     from unnest(array[1, 2, 3, 7, 40]) as n where id % n = 0))
              from generate_series(1, 2000) as id",
         )
         .await;
@@ -448,12 +450,14 @@ async fn find_by_all_tags_ends_a_page_early_when_its_budget_is_spent() {
     let app = TestApp::start().await;
     app.database
         .run(&format!(
-            "insert into pets (id, status, name, photo_urls, tags)
-             select id, 'sold', 'pet', '{{}}',
-                    jsonb_build_array(jsonb_build_object('name', case id % 2 when 0 then 'even' else 'odd' end))
+            "insert into pets (id, status, details)
+             select id, 'sold',
+                    json_build_object('name', 'pet', 'photoUrls', '[]'::json,
+                                      'tags', jsonb_build_array(jsonb_build_object('name', case id % 2 when 0 then 'even' else 'odd' end)))
              from generate_series(1, {PETS}) as id;
-             insert into pets (id, status, name, photo_urls, tags)
-             values (30000, 'sold', 'both', '{{}}', '[{{\"name\": \"even\"}}, {{\"name\": \"odd\"}}]')"
+             insert into pets (id, status, details)
+             values (30000, 'sold', json_build_object('name', 'both', 'photoUrls', '[]'::json,
+                                                      'tags', '[{{\"name\": \"even\"}}, {{\"name\": \"odd\"}}]'::json))"
         ))
         .await;
     let path = "/pet/findByTags?match=all&tags=even,odd";
@@ -494,7 +498,8 @@ async fn find_by_tags_follows_changes_by_the_api_and_by_plain_sql() {
     let long = "x".repeat(255);
     app.database
         .run(&format!(
-            "update pets set tags = '[{{\"name\": \"green\"}}, {{\"name\": \"{long}\"}}, {{\"name\": \"\"}}]'
+            "update pets set details = jsonb_set(details::jsonb, '{{tags}}',
+                 '[{{\"name\": \"green\"}}, {{\"name\": \"{long}\"}}, {{\"name\": \"\"}}]')::json
              where id in (10, 50);
              update pets set id = 11 where id = 10"
         ))
@@ -517,11 +522,11 @@ async fn find_plans_do_not_depend_on_statistics() {
     let app = TestApp::start().await;
     let insert = |first, last| {
         format!(
-            "insert into pets (id, status, name, folded_name, photo_urls, tags)
+            "insert into pets (id, status, details, folded_name)
              select id, case when id % 1000 = 0 then 'pending' when id % 3 = 0 then 'sold' else 'available' end,
-                    'pet ' || id, 'pet ' || id, '{{}}',
-                    jsonb_build_array(jsonb_build_object('id', id, 'name', 'tag' || id % 500),
-                                      jsonb_build_object('name', 'common'))
+                    json_build_object('name', 'pet ' || id, 'photoUrls', '[]'::json,
+                                      'tags', jsonb_build_array(jsonb_build_object('id', id, 'name', 'tag' || id % 500),
+                                      jsonb_build_object('name', 'common'))), 'pet ' || id
              from generate_series({first}, {last}) as id"
         )
     };

@@ -608,8 +608,9 @@ async fn response_for_which_its_client_has_no_memory_left_is_counted() {
     // An address may use 2 MiB, and the pets have 1.8 MB.
     let settings = [("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "16MiB")];
     let limited = Limited::start(Plan::Free, &settings).await;
-    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
-        select n, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[20]), '[]'
+    let pets = "insert into pets (id, status, details)
+        select n, 'sold',
+               json_build_object('name', 'a', 'photoUrls', array_fill('/' || repeat('y', 2000), array[20]), 'tags', '[]'::json)
         from generate_series(1, 45) n";
     limited.app.database.run(pets).await;
     let all = "/pet/findByStatus?status=sold&limit=100";

@@ -793,21 +793,23 @@ async fn inventory_is_exact_after_any_change_of_pets() {
     assert_eq!(assert_inventory(&app).await, none);
     let insert = |from: u32, to: u32| {
         format!(
-            "insert into pets (id, status, name, photo_urls, tags)
-             select id, (array['available', 'pending', 'sold'])[1 + id % 3], 'a', '{{}}', '[]'
+            "insert into pets (id, status, details)
+             select id, (array['available', 'pending', 'sold'])[1 + id % 3],
+                    json_build_object('name', 'a', 'photoUrls', '[]'::json, 'tags', '[]'::json)
              from generate_series({from}, {to}) as id on conflict do nothing"
         )
     };
     let mut connection = app.database.connect().await;
-    let rows = "insert into pets (id, status, name, photo_urls, tags)
-                values (2000, 'sold', 'a', '{}', '[]'), (1, 'available', 'a', '{}', '[]')
+    let rows = "insert into pets (id, status, details)
+                values (2000, 'sold', json_build_object('name', 'a', 'photoUrls', '[]'::json, 'tags', '[]'::json)),
+             (1, 'available', json_build_object('name', 'a', 'photoUrls', '[]'::json, 'tags', '[]'::json))
                 on conflict (id) do update set status = excluded.status";
     for statement in [
         insert(1, 900),
         insert(500, 1_000),
         rows.to_owned(),
         "update pets set status = 'sold' where id % 2 = 0".to_owned(),
-        "update pets set name = 'b'".to_owned(),
+        "update pets set details = '{\"name\": \"b\", \"photoUrls\": [], \"tags\": []}'".to_owned(),
         "delete from pets where id between 100 and 199".to_owned(),
         "delete from pets where id = 5000".to_owned(),
     ] {
@@ -819,12 +821,12 @@ async fn inventory_is_exact_after_any_change_of_pets() {
     }
     let mut copy = PgConnection::copy_in_raw(
         &mut connection,
-        "copy pets (id, status, name, photo_urls, tags) from stdin",
+        "copy pets (id, status, details) from stdin",
     )
     .await
     .expect("a copy");
     let lines: Vec<String> = (3_000..3_500)
-        .map(|id| format!("{id}\tpending\ta\t{{}}\t[]\n"))
+        .map(|id| format!("{id}\tpending\t{{\"name\": \"a\", \"photoUrls\": [], \"tags\": []}}\n"))
         .collect();
     copy.send(lines.concat().as_bytes()).await.expect("rows");
     copy.finish().await.expect("a copy");
@@ -837,7 +839,8 @@ async fn inventory_is_exact_after_any_change_of_pets() {
     let exact = assert_inventory(&app).await;
     // Folding changes no count and leaves few rows.
     connection.execute("do $$ begin for n in 10000..10200 loop
-            insert into pets (id, status, name, photo_urls, tags) values (n, 'sold', 'a', '{}', '[]');
+            insert into pets (id, status, details) values (n, 'sold', json_build_object('name', 'a', 'photoUrls', '[]'::json,
+                    'tags', '[]'::json));
             delete from pets where id = n; end loop; end $$").await.expect("changes");
     while inventory::fold(&mut connection).await.expect("folded") > 0 {}
     assert_eq!(assert_inventory(&app).await, exact);

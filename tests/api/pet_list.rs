@@ -111,11 +111,12 @@ async fn list_combines_name_status_tags_and_order() {
     // Every pet has a tag, every second one another, and one of them a third; "none" is a tag of no pet.
     app.database
         .run(&format!(
-            "insert into pets (id, status, name, folded_name, photo_urls, tags)
-             select id, (array['available', 'pending', 'sold'])[1 + id % 3], 'Pet' || id % 2, 'pet' || id % 2, '{{}}',
-                    '[{{\"name\": \"all\"}}, {{\"name\": \"a,b\"}}]'::jsonb
+            "insert into pets (id, status, details, folded_name)
+             select id, (array['available', 'pending', 'sold'])[1 + id % 3],
+                    json_build_object('name', 'Pet' || id % 2, 'photoUrls', '[]'::json,
+                                      'tags', '[{{\"name\": \"all\"}}, {{\"name\": \"a,b\"}}]'::jsonb
                     || case id % 2 when 0 then '[{{\"name\": \"even\"}}]' else '[{{}}]' end::jsonb
-                    || case id when 77 then '[{{\"name\": \"one\"}}]' else '[]' end::jsonb
+                    || case id when 77 then '[{{\"name\": \"one\"}}]' else '[]' end::jsonb), 'pet' || id % 2
              from generate_series(1, {PETS}) as id"
         ))
         .await;
@@ -195,7 +196,7 @@ async fn list_by_tag_and_status_follows_changes() {
     assert_eq!(found("tag=b&status=pending").await, [0; 0]);
     assert_eq!(found("tag=b,c&status=sold&sort=-id").await, [1]);
     app.database
-        .run("update pets set status = 'pending'; update pets set name = 'Max'")
+        .run("update pets set status = 'pending'; update pets set details = jsonb_set(details::jsonb, '{name}', '\"Max\"')::json")
         .await;
     assert_eq!(found("tag=c&status=pending").await, [1]);
     app.delete("/pet/1").is(200).await;
@@ -208,9 +209,10 @@ async fn list_by_name_and_tag_ends_a_page_early() {
     let app = TestApp::start().await;
     app.database
         .run(
-            "insert into pets (id, status, name, folded_name, photo_urls, tags)
-             select id, (array['available', 'sold'])[1 + id % 2], 'Pet', 'pet', '{}',
-                    case id when 8999 then '[{\"name\": \"rare\"}]' else '[{\"name\": \"common\"}]' end::jsonb
+            "insert into pets (id, status, details, folded_name)
+             select id, (array['available', 'sold'])[1 + id % 2],
+                    json_build_object('name', 'Pet', 'photoUrls', '[]'::json,
+                                      'tags', case id when 8999 then '[{\"name\": \"rare\"}]' else '[{\"name\": \"common\"}]' end::jsonb), 'pet'
              from generate_series(1, 9000) as id",
         )
         .await;
@@ -227,10 +229,11 @@ async fn tags_in_use_are_suggested() {
     let app = TestApp::start().await;
     app.database
         .run(
-            "insert into pets (id, status, name, photo_urls, tags)
-             select id, 'sold', 'Pet', '{}', jsonb_build_array(
+            "insert into pets (id, status, details)
+             select id, 'sold',
+                    json_build_object('name', 'Pet', 'photoUrls', '[]'::json, 'tags', jsonb_build_array(
                  jsonb_build_object('name', 'tag ' || to_char(id, 'FM0000')),
-                 jsonb_build_object('name', (array['Friendly', 'FRISKY', 'straße', 'a_b', 'frost'])[1 + id % 5]))
+                 jsonb_build_object('name', (array['Friendly', 'FRISKY', 'straße', 'a_b', 'frost'])[1 + id % 5])))
              from generate_series(1, 2500) as id",
         )
         .await;
@@ -249,7 +252,8 @@ async fn tags_in_use_are_suggested() {
     assert_eq!((first.len(), &first[0]), (20, &json!("tag 0001")));
     // Names that no pet has any more are suggested no longer, and go.
     app.database
-        .run("update pets set tags = '[{\"name\": \"frozen\"}]' where id % 5 = 4 or id < 100")
+        .run("update pets set details = jsonb_set(details::jsonb, '{tags}', '[{\"name\": \"frozen\"}]')::json
+              where id % 5 = 4 or id < 100")
         .await;
     assert_eq!(suggested("frost").await, [""; 0]);
     assert_eq!(suggested("tag%20000").await, [""; 0]);
@@ -305,9 +309,10 @@ async fn pages_by_name_add_up() {
     // Names of three lengths, each of many pets, and some large pets.
     app.database
         .run(
-            "insert into pets (id, status, name, folded_name, photo_urls, tags)
-             select id, (array['available', 'pending', 'sold'])[1 + id % 3], name, lower(name),
-                    case when id % 50 = 0 then array_fill('/' || repeat('y', 2000), array[50]) else '{}' end, '[]'
+            "insert into pets (id, status, details, folded_name)
+             select id, (array['available', 'pending', 'sold'])[1 + id % 3],
+                    json_build_object('name', name, 'photoUrls', case when id % 50 = 0 then array_fill('/' || repeat('y', 2000), array[50]) else '{}' end,
+                                      'tags', '[]'::json), lower(name)
              from generate_series(1, 600) as id
              cross join lateral (values ('Pet' || repeat('x', id % 4))) as named (name)",
         )
@@ -367,9 +372,10 @@ async fn renamed_pets_are_found_by_their_new_names() {
     let before = app.get("/pet/70").is(200).await;
     app.database
         .run(
-            "update pets set name = 'Bello' where id = 20; update pets set name = 'BELLO' where id = 20;
-             insert into pets (id, status, name, photo_urls, tags)
-             select id, 'sold', 'Belle ' || id, '{}', '[]' from generate_series(1001, 3000) as id;
+            "update pets set details = jsonb_set(details::jsonb, '{name}', '\"BELLO\"')::json, folded_name = null where id = 20;
+             insert into pets (id, status, details)
+             select id, 'sold', json_build_object('name', 'Belle ' || id, 'photoUrls', '[]'::json, 'tags', '[]'::json)
+             from generate_series(1001, 3000) as id;
              update pets set status = 'sold' where id = 70",
         )
         .await;

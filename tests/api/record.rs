@@ -588,7 +588,7 @@ async fn versions_of_a_pet_that_is_created_again_ascend() {
     for _ in 0..20 {
         // Its creation waits for a transaction that changes the pet, and then deletes it.
         let mut other = app.database.connect().await;
-        let lock = "begin; update pets set name = name where id = 1";
+        let lock = "begin; update pets set status = status where id = 1";
         other.execute(lock).await.expect("a lock");
         let change = async {
             eventually(async || app.database.waiting_for_locks().await == 1).await;

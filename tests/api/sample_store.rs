@@ -57,7 +57,7 @@ async fn sample_store_is_added_to_an_empty_store() {
     assert_eq!(orders.len(), ORDERS);
     let inventory = app.get("/store/inventory").is(200).await.json();
     assert_eq!(inventory, json!({"available": 24, "pending": 4, "sold": 2}));
-    let names = "select count(distinct name) from pets";
+    let names = "select count(distinct details ->> 'name') from pets";
     assert_eq!(app.database.number(names).await, 30);
     add().await.problem(409);
 }

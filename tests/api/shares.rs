@@ -206,12 +206,13 @@ async fn list_is_counted_before_it_is_read() {
     // An address may use 2 MiB, of which a page of 15 takes 0.24, in one piece.
     let settings = [("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "16MiB")];
     let app = TestApp::with(&settings).await;
-    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
-        select n, case when n <= 400 then 'sold' else 'pending' end, 'a', null,
-               array_fill('/' || repeat('y', 2000), array[8]), '[]'
+    let pets = "insert into pets (id, status, details)
+        select n, case when n <= 400 then 'sold' else 'pending' end,
+               json_build_object('name', 'a', 'photoUrls', array_fill('/' || repeat('y', 2000), array[8]), 'tags', '[]'::json)
         from generate_series(1, 410) n";
     app.database.run(pets).await;
-    let unreadable = r#"update pets set category = '{"id": "x"}' where id = 410"#;
+    let unreadable = "alter table pets drop constraint pets_id_in_range;
+                      update pets set id = 1::bigint << 53 where id = 410";
     app.database.run(unreadable).await;
     let find = "/api/v3/pet/findByStatus?status=";
     let mut held = Vec::new();
@@ -239,8 +240,9 @@ async fn list_is_counted_before_it_is_read() {
 async fn lists_that_are_read_are_not_refused() {
     let settings = [("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "16MiB")];
     let app = TestApp::with(&settings).await;
-    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
-        select n, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[2]), '[]'
+    let pets = "insert into pets (id, status, details)
+        select n, 'sold',
+               json_build_object('name', 'a', 'photoUrls', array_fill('/' || repeat('y', 2000), array[2]), 'tags', '[]'::json)
         from generate_series(1, 300) n";
     app.database.run(pets).await;
     for number in 0..20 {

@@ -10,8 +10,8 @@ use test_support::*;
 use tokio::{net::TcpSocket, sync::Barrier};
 
 /// More pets than fit into the buffers between the service and a client.
-const MANY: &str = "insert into pets (id, status, name, category, photo_urls, tags)
-    select n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
+const MANY: &str = "insert into pets (id, status, details)
+    select n, 'sold', json_build_object('name', repeat('x', 255), 'photoUrls', array[repeat('/y', 50)], 'tags', '[]'::json)
     from generate_series(1, 20000) n";
 
 /// Requests all of them on a new connection, and returns the connection with the response unread.
@@ -149,8 +149,9 @@ async fn deadlocked_transactions_both_commit() {
     let test = TestDatabase::migrated().await;
     let database = database(&test);
     test.run(
-        "insert into pets (id, status, name, category, photo_urls, tags)
-              values (1, 'sold', 'a', null, '{}', '[]'), (2, 'sold', 'b', null, '{}', '[]')",
+        "insert into pets (id, status, details)
+              values (1, 'sold', json_build_object('name', 'a', 'photoUrls', '[]'::json, 'tags', '[]'::json)),
+             (2, 'sold', json_build_object('name', 'b', 'photoUrls', '[]'::json, 'tags', '[]'::json))",
     )
     .await;
     let met = Barrier::new(2);

@@ -22,7 +22,7 @@ struct InMemory {
 }
 
 impl Find for InMemory {
-    type Item = (usize, usize);
+    type Item = (usize, String);
     type Id = usize;
 
     async fn find(
@@ -42,7 +42,9 @@ impl Find for InMemory {
                 break;
             }
             bytes += size;
-            matches.push((number + 1, *size));
+            let id = number + 1;
+            // With the comma behind it, as many bytes as the item has.
+            matches.push((id, format!("\"{id:x<width$}\"", width = size - 3)));
             if matches.len() == part.limit {
                 rest = Rest::After(number + 1);
                 break;
@@ -61,14 +63,8 @@ impl Find for InMemory {
         *id
     }
 
-    fn size((_, size): &Self::Item) -> usize {
-        *size
-    }
-
-    /// Writes as many bytes as the item has.
-    fn write((id, size): &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        let id = id.to_string();
-        serde_json::to_writer(json, &format!("{id:x<width$}", width = size - 3))
+    fn json((_, json): &Self::Item) -> &[u8] {
+        json.as_bytes()
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     domain::{
         Invalid,
         id::PetId,
-        pet::{Pet, PetName, Status, check_name},
+        pet::{Pet, PetName, Status, StoredPet, check_name},
     },
 };
 
@@ -227,10 +227,10 @@ enum Filter {
 }
 
 impl Find for Filter {
-    type Item = Pet;
+    type Item = StoredPet;
     type Id = PetId;
 
-    async fn find(&self, database: &Database, part: Part) -> Result<Found<Pet>, db::Error> {
+    async fn find(&self, database: &Database, part: Part) -> Result<Found<StoredPet>, db::Error> {
         match self {
             Self::Listing(listing) => db::pets::list(database, listing, part).await,
             Self::Status(statuses) => db::pets::find_by_status(database, statuses, part).await,
@@ -241,21 +241,17 @@ impl Find for Filter {
         }
     }
 
-    fn id(pet: &Pet) -> PetId {
+    fn id(pet: &StoredPet) -> PetId {
         pet.id
     }
 
-    fn size(pet: &Pet) -> usize {
-        pet.details.text_size()
-    }
-
-    fn write(pet: &Pet, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, pet)
+    fn json(pet: &StoredPet) -> &[u8] {
+        &pet.json
     }
 }
 
 impl Find for NameSearch {
-    type Item = (NamePosition, Pet);
+    type Item = (NamePosition, StoredPet);
     type Id = NamePosition;
 
     async fn find(
@@ -270,11 +266,7 @@ impl Find for NameSearch {
         position.clone()
     }
 
-    fn size((_, pet): &Self::Item) -> usize {
-        pet.details.text_size()
-    }
-
-    fn write((_, pet): &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()> {
-        serde_json::to_writer(json, pet)
+    fn json((_, pet): &Self::Item) -> &[u8] {
+        &pet.json
     }
 }

@@ -6,13 +6,11 @@
 
 use std::{collections::HashMap, iter, slice};
 
-use sqlx::types::Json;
-
 use super::change::{MAX_BATCHED_ELEMENTS, number_of_elements};
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
-        codec::{PetRow, client_columns},
+        codec::PetRows,
         connect::Connection,
         database::Database,
         deadline::with_timeout,
@@ -23,7 +21,7 @@ use crate::{
     domain::{
         change::Initiator,
         id::PetId,
-        pet::{NewPet, Pet, Version},
+        pet::{NewPet, StoredPet, Version},
     },
 };
 
@@ -38,7 +36,7 @@ pub struct Addition {
 
 /// Adds a pet, in one statement and one commit with the pets of other requests. Returns `None` if the identifier that the
 /// client chose is taken. Without a chosen identifier, the sequence provides one and skips those that are taken.
-pub async fn add(database: &Database, addition: Addition) -> Result<Option<Pet>, Error> {
+pub async fn add(database: &Database, addition: Addition) -> Result<Option<StoredPet>, Error> {
     if number_of_elements(&addition.pet.details) > MAX_BATCHED_ELEMENTS {
         let insert_separately =
             async |transaction: &mut Connection| insert(transaction, addition).await;
@@ -51,11 +49,11 @@ pub async fn add(database: &Database, addition: Addition) -> Result<Option<Pet>,
 pub async fn insert(
     transaction: &mut Connection,
     addition: Addition,
-) -> Result<Option<Pet>, Error> {
+) -> Result<Option<StoredPet>, Error> {
     loop {
         let mut stored = insert_all(transaction, slice::from_ref(&addition)).await?;
         match stored.pop().flatten() {
-            Some(stored) => return Ok(Some(pet_of(addition.pet, stored))),
+            Some(stored) => return Ok(Some(stored)),
             None if addition.pet.id.is_some() => return Ok(None),
             // Each iteration moves the sequence on, so there is progress.
             None => {
@@ -65,20 +63,12 @@ pub async fn insert(
     }
 }
 
-fn pet_of(pet: NewPet, (id, version): (PetId, Version)) -> Pet {
-    Pet {
-        id,
-        version,
-        details: pet.details,
-    }
-}
-
 /// Statement that adds the pets of several requests.
 struct Inserts;
 
 impl BatchedStatement for Inserts {
     type Input = Addition;
-    type Output = Option<Pet>;
+    type Output = Option<StoredPet>;
 
     const SUMMARY: &'static str = "INSERT pets";
 
@@ -101,7 +91,7 @@ impl BatchedStatement for Inserts {
         }
         let stored = insert_all(connection, inputs).await?;
         let results = iter::zip(inputs.drain(..), stored).map(|(addition, stored)| match stored {
-            Some(stored) => BatchResult::Done(Some(pet_of(addition.pet, stored))),
+            Some(stored) => BatchResult::Done(Some(stored)),
             None if addition.pet.id.is_some() => BatchResult::Done(None),
             // The sequence reached an identifier that a client chose.
             None => BatchResult::ExecuteSeparately(addition),
@@ -110,38 +100,33 @@ impl BatchedStatement for Inserts {
     }
 }
 
-/// Inserts pets. Returns the identifier and version of each, or `None` if its identifier is taken; if several have one
-/// identifier, the first gets it.
+/// Inserts pets. Returns each, or `None` if its identifier is taken; if several have one identifier, the first gets it.
 async fn insert_all(
     connection: &mut Connection,
     additions: &[Addition],
-) -> Result<Vec<Option<(PetId, Version)>>, Error> {
-    let (mut rows, mut actors, mut request_ids) = (Vec::new(), Vec::new(), Vec::new());
+) -> Result<Vec<Option<StoredPet>>, Error> {
+    let mut rows = PetRows::default();
+    let (mut actors, mut request_ids) = (Vec::new(), Vec::new());
     for Addition { pet, initiator } in additions {
-        rows.push(PetRow::new(pet.id, &pet.details));
+        rows.push(pet.id, &pet.details);
         actors.push(initiator.actor());
         request_ids.push(initiator.request_id.as_deref());
     }
     // Position and identifier of each row are returned with the result, to assign it to its request.
     let query = sqlx::query_as(concat!(
         "with given as materialized (
-             select ordinality, id is not null as is_chosen, coalesce(id, nextval('pet_ids')) as id, ",
-        client_columns!(""),
-        "
-             from jsonb_populate_recordset(null::pets, $1) with ordinality
+             select ordinality, id is not null as is_chosen, coalesce(id, nextval('pet_ids')) as id, status, details, folded_name
+             from unnest($1::bigint[], $2::text[], $3::text[], $4::text[])
+                 with ordinality as pet (id, status, details, folded_name, ordinality)
          ), stored as (
-             insert into pets (id, ",
-        client_columns!(""),
-        ")
-             select id, ",
-        client_columns!(""),
-        " from given order by id, ordinality
+             insert into pets (id, status, details, folded_name)
+             select id, status, details::json, folded_name from given order by id, ordinality
              on conflict (id) do nothing
              returning id, version
          ), ",
         recorded!(
             "select 'pet', id::text, 'created', version, null::bigint,
-                    ($2::text[])[ordinality], ($3::text[])[ordinality],
+                    ($5::text[])[ordinality], ($6::text[])[ordinality],
                     jsonb_build_object('status', jsonb_build_array(null, status))
              from (select distinct on (id) id, ordinality, is_chosen, stored.version, status
                    from stored join given using (id) order by id, ordinality) first
@@ -151,12 +136,18 @@ async fn insert_all(
          select ordinality, id, stored.version from given left join stored using (id)
          order by id, ordinality",
     ));
-    let query = query.bind(Json(rows)).bind(actors).bind(request_ids);
+    let query = query
+        .bind(rows.ids)
+        .bind(rows.statuses)
+        .bind(&rows.details)
+        .bind(rows.folded_names)
+        .bind(actors)
+        .bind(request_ids);
     let query = query.fetch_all(&mut *connection);
-    let rows: Vec<(i64, PetId, Option<Version>)> = with_timeout(query).await?;
+    let inserted: Vec<(i64, PetId, Option<Version>)> = with_timeout(query).await?;
     let mut stored = vec![None; additions.len()];
     let mut last_id = None;
-    for (ordinality, id, version) in rows {
+    for (ordinality, id, version) in inserted {
         let is_first = last_id.replace(id) != Some(id);
         let index = usize::try_from(ordinality - 1).unwrap_or(usize::MAX);
         if let Some(slot) = stored.get_mut(index) {
@@ -167,7 +158,13 @@ async fn insert_all(
         .filter(|(addition, _)| addition.pet.id.is_some())
         .filter_map(|(addition, stored)| Some((addition, stored.as_mut()?)));
     renew_versions(connection, chosen.collect()).await?;
-    Ok(stored)
+    let stored = iter::zip(stored, iter::zip(additions, rows.details));
+    let stored = stored.map(|(stored, (addition, details))| {
+        let (id, version) = stored?;
+        let status = addition.pet.details.status;
+        Some(StoredPet::new(id, version, status, details.as_bytes()))
+    });
+    Ok(stored.collect())
 }
 
 /// Gives pets that were just inserted with chosen identifiers another version, and records them: the first one may have been drawn

@@ -9,12 +9,12 @@
 
 use std::{collections::HashMap, iter, slice};
 
-use sqlx::types::Json;
+use sqlx::{FromRow, postgres::PgRow, types::Json};
 
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
-        codec::{PetRow, client_columns, pet_columns},
+        codec::{PetRows, pet_columns, pet_of},
         connect::Connection,
         database::Database,
         deadline::with_timeout,
@@ -26,7 +26,9 @@ use crate::{
         condition::{Conditions, Tags},
         id::PetId,
         image::ImageId,
-        pet::{Change, Pet, PetDetails, PhotoUrl, Refusal, Status, Version, text_size},
+        pet::{
+            Change, PetDetails, PhotoUrl, Refusal, Status, StoredPet, Version, fold_name, text_size,
+        },
     },
 };
 
@@ -69,7 +71,7 @@ impl ChangeRequest {
 #[derive(Debug)]
 pub enum ChangeOutcome {
     /// The pet has this state, which it may have had before.
-    Changed(Pet),
+    Changed(StoredPet),
     /// The pet was deleted.
     Deleted,
     /// There is no such pet.
@@ -217,6 +219,7 @@ async fn replace_at_once(
     };
     let (id, initiator) = (request.id, &request.initiator);
     let in_any_status = !request.change.may_make_available();
+    let json = details.to_json();
     // The lock comes before the update, so that the status before is that of the row that is updated.
     let query = sqlx::query_scalar(concat!(
         "with current as materialized (
@@ -224,15 +227,9 @@ async fn replace_at_once(
              where id = $2 and ($3::bigint[] is null or version = any ($3)) and ($4 or status = 'available')
              for no key update
          ), changed as (
-             update pets set (version, ",
-        client_columns!(""),
-        ") = row (nextval('pet_versions'), ",
-        client_columns!("given."),
-        ")
-             from current, jsonb_populate_record(null::pets, $1) as given
-             where pets.id = $2 and pets.id = current.id
-               and (pets.status, pets.name, pets.category, pets.photo_urls, pets.tags)
-                   is distinct from (given.status, given.name, given.category, given.photo_urls, given.tags)
+             update pets set version = nextval('pet_versions'), status = $1, details = $7::json, folded_name = $8
+             from current
+             where pets.id = $2 and pets.id = current.id and (pets.status <> $1 or pets.details::text <> $7)
              returning pets.id, pets.version, current.status as old_status, pets.status
          ), ",
         recorded!(
@@ -243,32 +240,55 @@ async fn replace_at_once(
         ),
         " select version from changed",
     ))
-    .bind(Json(PetRow::new(Some(id), details)))
+    .bind(details.status.as_str())
     .bind(id.get())
     .bind(request.any_of_column())
     .bind(in_any_status)
     .bind(initiator.actor())
-    .bind(initiator.request_id.as_deref());
+    .bind(initiator.request_id.as_deref())
+    .bind(&json)
+    .bind(fold_name(details.name.as_str()));
     let version = with_timeout(query.fetch_optional(connection)).await?;
     Ok(version.map(|version| {
-        ChangeOutcome::Changed(Pet {
+        ChangeOutcome::Changed(StoredPet::new(id, version, details.status, json.as_bytes()))
+    }))
+}
+
+/// A pet that is locked until the transaction ends, to be changed.
+#[derive(Debug)]
+pub struct LockedPet {
+    /// Identifier.
+    pub id: PetId,
+    /// Version.
+    pub version: Version,
+    /// Fields.
+    pub details: PetDetails,
+}
+
+impl FromRow<'_, PgRow> for LockedPet {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let (id, version, status, details) = pet_of(row)?;
+        let details = PetDetails::from_json(details, status).map_err(|error| {
+            sqlx::Error::Decode(format!("pets.details of pet {id}: {error}").into())
+        })?;
+        Ok(Self {
             id,
             version,
-            details: details.clone(),
+            details,
         })
-    }))
+    }
 }
 
 /// Returns the pet and locks its row until the transaction ends, so that no other change comes between.
 pub async fn find_for_update(
     transaction: &mut Connection,
     id: PetId,
-) -> Result<Option<Pet>, Error> {
+) -> Result<Option<LockedPet>, Error> {
     Ok(lock(transaction, vec![id.get()]).await?.pop())
 }
 
 /// Locks pets until the transaction ends, and returns those that exist.
-async fn lock(transaction: &mut Connection, ids: Vec<i64>) -> Result<Vec<Pet>, Error> {
+async fn lock(transaction: &mut Connection, ids: Vec<i64>) -> Result<Vec<LockedPet>, Error> {
     let query = sqlx::query_as(concat!(
         "select ",
         pet_columns!(),
@@ -282,7 +302,7 @@ async fn lock(transaction: &mut Connection, ids: Vec<i64>) -> Result<Vec<Pet>, E
 async fn held(
     transaction: &mut Connection,
     requests: &[ChangeRequest],
-    pets: &[Pet],
+    pets: &[LockedPet],
 ) -> Result<Vec<PetId>, Error> {
     let pets = pets.iter().filter(|pet| {
         let may_make_available =
@@ -320,7 +340,7 @@ struct State {
 }
 
 impl<'a> PendingChanges<'a> {
-    fn new(pets: Vec<Pet>, held: Vec<PetId>) -> Self {
+    fn new(pets: Vec<LockedPet>, held: Vec<PetId>) -> Self {
         let ids = pets.iter().enumerate().map(|(index, pet)| (pet.id, index));
         let last = ids.collect();
         let stored = pets.len();
@@ -364,11 +384,12 @@ impl<'a> PendingChanges<'a> {
         let number = self.states.len() - self.stored;
         if details == current.details {
             return match current.version {
-                Some(version) => Applied::Ended(ChangeOutcome::Changed(Pet {
+                Some(version) => Applied::Ended(ChangeOutcome::Changed(StoredPet::new(
                     id,
                     version,
-                    details,
-                })),
+                    details.status,
+                    details.to_json().as_bytes(),
+                ))),
                 None => Applied::Changed(last - self.stored),
             };
         }
@@ -405,7 +426,7 @@ impl<'a> PendingChanges<'a> {
 
     /// Deletes pets, stores the last states, and records the changes. Returns the pets after each change, with a version of
     /// their own.
-    async fn write(mut self, connection: &mut Connection) -> Result<Vec<Pet>, Error> {
+    async fn write(mut self, connection: &mut Connection) -> Result<Vec<StoredPet>, Error> {
         if !self.deleted.is_empty() {
             self.delete(connection).await?;
         }
@@ -414,25 +435,20 @@ impl<'a> PendingChanges<'a> {
             record::write(connection, &self.records).await?;
             return Ok(Vec::new());
         }
-        let (mut ids, mut last, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut last, mut rows) = (Vec::new(), PetRows::default());
         for (index, state) in states.iter().enumerate() {
-            ids.push(state.id.get());
             last.push(self.last.get(&state.id) == Some(&(self.stored + index)));
-            rows.push(PetRow::new(Some(state.id), &state.details));
+            rows.push(Some(state.id), &state.details);
         }
         // The condition on `any ($3)` keeps the plan to the primary key, independent of statistics.
         let query = sqlx::query_scalar(concat!(
             "with given as materialized (
-                 select ordinality, id, nextval('pet_versions') as version, ",
-            client_columns!(""),
-            "
-                 from jsonb_populate_recordset(null::pets, $1) with ordinality
+                 select ordinality, id, nextval('pet_versions') as version, status, details, folded_name
+                 from unnest($3::bigint[], $1::text[], $5::text[], $6::text[])
+                     with ordinality as pet (id, status, details, folded_name, ordinality)
              ), changed as (
-                 update pets set (version, ",
-            client_columns!(""),
-            ") = row (given.version, ",
-            client_columns!("given."),
-            ")
+                 update pets set version = given.version, status = given.status, details = given.details::json,
+                     folded_name = given.folded_name
                  from given
                  where pets.id = any ($3) and pets.id = given.id and ($2::boolean[])[ordinality]
              ), ",
@@ -444,13 +460,13 @@ impl<'a> PendingChanges<'a> {
             "
              select version from given order by ordinality",
         ));
-        let query = query.bind(Json(rows)).bind(last).bind(ids);
+        let query = query.bind(rows.statuses).bind(last).bind(rows.ids);
         let query = query.bind(Json(self.records));
+        let query = query.bind(&rows.details).bind(rows.folded_names);
         let versions: Vec<Version> = with_timeout(query.fetch_all(connection)).await?;
-        let pets = iter::zip(states, versions).map(|(state, version)| Pet {
-            id: state.id,
-            version,
-            details: state.details,
+        let states = iter::zip(states, rows.details);
+        let pets = iter::zip(states, versions).map(|((state, details), version)| {
+            StoredPet::new(state.id, version, state.details.status, details.as_bytes())
         });
         Ok(pets.collect())
     }
@@ -465,7 +481,7 @@ mod tests {
     fn changes_of_one_pet_see_those_before() {
         let id = |id| PetId::new(id).expect("an id");
         let details = PetDetails::new("Rex".parse().expect("a name"));
-        let pet = Pet {
+        let pet = LockedPet {
             id: id(1),
             version: Version(7),
             details: details.clone(),
@@ -503,7 +519,7 @@ mod tests {
         assert!(matches!(
             outcomes[..],
             [
-                Applied::Ended(ChangeOutcome::Changed(Pet {
+                Applied::Ended(ChangeOutcome::Changed(StoredPet {
                     version: Version(7),
                     ..
                 })),

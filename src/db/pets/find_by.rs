@@ -26,7 +26,7 @@ use crate::{
     },
     domain::{
         id::PetId,
-        pet::{Pet, Status},
+        pet::{Status, StoredPet},
     },
 };
 
@@ -42,7 +42,7 @@ pub async fn find_by_status(
     database: &Database,
     statuses: &[Status],
     part: Part,
-) -> Result<Found<Pet>, Error> {
+) -> Result<Found<StoredPet>, Error> {
     let is_every_status = Status::ALL.iter().all(|status| statuses.contains(status));
     let names = statuses.iter().filter(|_| !is_every_status);
     let names = names.map(|status| status.as_str().to_owned()).collect();
@@ -54,14 +54,14 @@ pub async fn find_by_any_tag(
     database: &Database,
     names: Arc<[String]>,
     part: Part,
-) -> Result<Found<Pet>, Error> {
+) -> Result<Found<StoredPet>, Error> {
     find_part::<PagesByTag>(database, Search { names, part }).await
 }
 
-async fn find_part<B: BatchedStatement<Input = Search, Output = Found<Pet>>>(
+async fn find_part<B: BatchedStatement<Input = Search, Output = Found<StoredPet>>>(
     database: &Database,
     search: Search,
-) -> Result<Found<Pet>, Error> {
+) -> Result<Found<StoredPet>, Error> {
     if search.part.is_small && search.names.len() <= MAX_SHARED_NAMES {
         return database.batchers().execute::<B>(search).await;
     }
@@ -83,7 +83,7 @@ pub(super) struct PagesByStatus;
 
 impl BatchedStatement for PagesByStatus {
     type Input = Search;
-    type Output = Found<Pet>;
+    type Output = Found<StoredPet>;
 
     const SUMMARY: &'static str = "SELECT pets by status";
     const IS_READ_ONLY: bool = true;
@@ -101,7 +101,7 @@ pub(super) struct PagesByTag;
 
 impl BatchedStatement for PagesByTag {
     type Input = Search;
-    type Output = Found<Pet>;
+    type Output = Found<StoredPet>;
 
     const SUMMARY: &'static str = "SELECT pets by tag";
     const IS_READ_ONLY: bool = true;
@@ -168,7 +168,7 @@ pub const FIND_BY_ANY_TAG: &str = pages!(
 );
 
 /// Returns the page of each search. Drains `searches`, unless the statement fails.
-async fn find_pages<B: BatchedStatement<Input = Search, Output = Found<Pet>>>(
+async fn find_pages<B: BatchedStatement<Input = Search, Output = Found<StoredPet>>>(
     connection: &mut Connection,
     statement: &'static str,
     searches: &mut Vec<Search>,
@@ -218,7 +218,7 @@ pub async fn find_by_all_tags(
     database: &Database,
     names: &[String],
     part: Part,
-) -> Result<Found<Pet>, Error> {
+) -> Result<Found<StoredPet>, Error> {
     let read =
         async |connection: &mut Connection| read_with_all_tags(connection, names, part).await;
     database.read_large(Cost::Cpu, part.caller, read).await
@@ -228,7 +228,7 @@ async fn read_with_all_tags(
     connection: &mut Connection,
     names: &[String],
     part: Part,
-) -> Result<Found<Pet>, Error> {
+) -> Result<Found<StoredPet>, Error> {
     let steps =
         MAX_STEPS.min(MAX_COMPARISONS / i32::try_from(names.len()).unwrap_or(i32::MAX).max(1));
     let mut rows = sqlx::query(FIND_BY_ALL_TAGS)

@@ -22,7 +22,7 @@ use crate::{
     domain::{
         Invalid, end_of_prefix,
         id::PetId,
-        pet::{Pet, Status, check_name, fold_name},
+        pet::{Status, StoredPet, check_name, fold_name},
     },
 };
 
@@ -72,7 +72,7 @@ pub struct NameSearch {
 }
 
 /// Pets in the order of their positions.
-pub type FoundByName = Found<(NamePosition, Pet), NamePosition>;
+pub type FoundByName = Found<(NamePosition, StoredPet), NamePosition>;
 
 /// Returns the pets of `part` that a search matches, in the order of their names. The search ends early when it has looked at many pets
 /// without the tags.
@@ -199,7 +199,7 @@ async fn read(
 pub async fn fold_names(transaction: &mut Connection) -> Result<usize, Error> {
     // The order of the index, so that no other one is used. Pets that another transaction has locked are left to the next call.
     let query = sqlx::query_as(
-        "select id, name from pets where (status || ':' || folded_name) is null
+        "select id, details ->> 'name' from pets where (status || ':' || folded_name) is null
          order by (status || ':' || folded_name), id limit $1 for no key update skip locked",
     );
     let query = query.bind(MAX_FOLDED).fetch_all(&mut *transaction);

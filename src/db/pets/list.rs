@@ -17,7 +17,7 @@ use crate::{
         large_reads::Cost,
         parts::{Found, Part, sized_pet, sized_pet_columns},
     },
-    domain::pet::{Pet, Status},
+    domain::pet::{Status, StoredPet},
 };
 
 /// Which pets are listed, and in which order.
@@ -102,7 +102,7 @@ pub async fn list(
     database: &Database,
     listing: &PetListing,
     part: Part,
-) -> Result<Found<Pet>, Error> {
+) -> Result<Found<StoredPet>, Error> {
     if listing.tags.is_empty() && !listing.is_descending {
         return find_by_status(database, &listing.statuses, part).await;
     }
@@ -114,7 +114,7 @@ async fn read(
     connection: &mut Connection,
     listing: &PetListing,
     part: Part,
-) -> Result<Found<Pet>, Error> {
+) -> Result<Found<StoredPet>, Error> {
     let PetListing {
         statuses,
         tags,

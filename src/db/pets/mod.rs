@@ -35,7 +35,7 @@ use super::{
     deadline::with_timeout,
     error::Error,
 };
-use crate::domain::{id::PetId, pet::Pet};
+use crate::domain::{id::PetId, pet::StoredPet};
 
 /// Returns true if the pet exists.
 pub async fn exists(connection: &mut Connection, id: PetId) -> Result<bool, Error> {
@@ -44,7 +44,7 @@ pub async fn exists(connection: &mut Connection, id: PetId) -> Result<bool, Erro
 }
 
 /// Returns the pet, if it exists, in a batch with the reads of other requests.
-pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
+pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<StoredPet>>, Error> {
     database.batchers().execute::<Reads>(id).await
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Reads;
 
 impl BatchedStatement for Reads {
     type Input = PetId;
-    type Output = Option<Arc<Pet>>;
+    type Output = Option<Arc<StoredPet>>;
 
     const SUMMARY: &'static str = "SELECT pets";
     const IS_READ_ONLY: bool = true;
@@ -65,14 +65,15 @@ impl BatchedStatement for Reads {
         if let [only] = inputs[..] {
             let query = concat!("select ", pet_columns!(), " from pets where id = $1");
             let query = sqlx::query_as(query);
-            let found: Option<Pet> = query.bind(only.get()).fetch_optional(connection).await?;
+            let found: Option<StoredPet> =
+                query.bind(only.get()).fetch_optional(connection).await?;
             inputs.clear();
             return Ok(vec![BatchResult::Done(found.map(Arc::new))]);
         }
         let mut ids: Vec<i64> = inputs.iter().map(|id| id.get()).collect();
         ids.sort_unstable();
         ids.dedup();
-        let mut found: Vec<Arc<Pet>> = Vec::with_capacity(ids.len());
+        let mut found: Vec<Arc<StoredPet>> = Vec::with_capacity(ids.len());
         let query = concat!("select ", pet_columns!(), " from pets where id = any ($1)");
         let mut pets = sqlx::query_as(query).bind(ids).fetch(connection);
         while let Some(pet) = pets.try_next().await? {

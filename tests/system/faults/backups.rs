@@ -22,9 +22,11 @@ async fn run(home: &Home, arguments: [&str; 2], variables: &[(&str, String)]) ->
 /// Adds pets, and an image each to the first of them.
 async fn fill(stage: &Stage, pets: u32, images: u32) {
     let insert = format!(
-        r#"insert into pets (id, status, name, category, photo_urls, tags)
-           select nextval('pet_ids'), 'available', 'Rex ' || number, '{{"id": 1, "name": "Dogs"}}', '{{}}',
-                  '[{{"id": 1, "name": "friendly"}}, {{"name": "big"}}]'
+        r#"insert into pets (id, status, details)
+           select nextval('pet_ids'), 'available',
+                  json_build_object('category', '{{"id": 1, "name": "Dogs"}}'::json,
+                                    'name', 'Rex ' || number, 'photoUrls', '[]'::json,
+                                    'tags', '[{{"id": 1, "name": "friendly"}}, {{"name": "big"}}]'::json)
            from generate_series(1, {pets}) as number"#
     );
     stage.cluster.run(&insert).await;

@@ -13,8 +13,9 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     let mut row = Row::begin(6, "slow-header, slow-body and slow-read connections").await;
     let stage = Stage::start(&[]).await;
     // A response of 8 MB exceeds all socket buffers on the way.
-    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
-                select 1000 + n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
+    let pets = "insert into pets (id, status, details)
+                select 1000 + n, 'sold',
+                       json_build_object('name', repeat('x', 255), 'photoUrls', array[repeat('/y', 50)], 'tags', '[]'::json)
                 from generate_series(1, 20000) n";
     stage.cluster.run(pets).await;
     let [headers, bodies, readers] = short_or_full([100, 50, 50], [1_000, 500, 500]);

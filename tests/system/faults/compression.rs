@@ -9,22 +9,22 @@ const MEBIBYTE: u64 = 1 << 20;
 /// List of all pets but those of [`RANDOM_PETS`].
 const ALL: &str = "/pet/findByStatus?status=available,pending";
 /// Pets of nearly the maximum size that hardly become smaller: 8 URLs of 1,984 random digits each.
-const RANDOM_PETS: &str = "insert into pets (id, status, name, category, photo_urls, tags)
-    select 1000000 + n, 'sold', 'a', null,
-           array(select '/' || (select string_agg(md5(random()::text || n || url || part), '')
+const RANDOM_PETS: &str = "insert into pets (id, status, details)
+    select 1000000 + n, 'sold',
+           json_build_object('name', 'a', 'photoUrls', array(select '/' || (select string_agg(md5(random()::text || n || url || part), '')
                                 from generate_series(1, 62) part)
-                 from generate_series(1, 8) url), '[]'
+                 from generate_series(1, 8) url), 'tags', '[]'::json)
     from generate_series(1, 1250) n";
 
 /// Returns the statement that inserts this many pets.
 fn pets(count: usize) -> String {
     format!(
-        "insert into pets (id, status, name, category, photo_urls, tags)
-         select n, (array['available', 'pending'])[1 + n % 2], 'Pet ' || n,
-                jsonb_build_object('id', n % 10, 'name', 'Category ' || n % 10),
-                array['https://example.com/photos/' || md5(n::text) || '.jpg'],
-                jsonb_build_array(jsonb_build_object('id', 1, 'name', 'common'),
-                                  jsonb_build_object('id', 2, 'name', 'group-' || n % 500))
+        "insert into pets (id, status, details)
+         select n, (array['available', 'pending'])[1 + n % 2],
+                json_build_object('category', jsonb_build_object('id', n % 10, 'name', 'Category ' || n % 10),
+                                  'name', 'Pet ' || n, 'photoUrls', array['https://example.com/photos/' || md5(n::text) || '.jpg'],
+                                  'tags', jsonb_build_array(jsonb_build_object('id', 1, 'name', 'common'),
+                                  jsonb_build_object('id', 2, 'name', 'group-' || n % 500)))
          from generate_series(1, {count}) n"
     )
 }

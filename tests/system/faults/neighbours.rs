@@ -113,9 +113,10 @@ async fn row_35_clients_that_disconnect_do_not_affect_others() {
     let mut row = Row::begin(35, "48 connections closed after 1 to 4 ms").await;
     let time = short_or_full(Duration::from_secs(1), Duration::from_secs(20));
     let stage = Stage::start(&[]).await;
-    let pets = r#"insert into pets (id, status, name, photo_urls, tags)
-        select n, (array['available', 'sold'])[1 + n % 2], case when n % 20 = 0 then 'Rex' else 'pet' end || n, '{}',
-            case when n % 2 = 0 then '[{"name": "even"}]' else '[{"name": "odd"}]' end::jsonb
+    let pets = r#"insert into pets (id, status, details)
+        select n, (array['available', 'sold'])[1 + n % 2],
+               json_build_object('name', case when n % 20 = 0 then 'Rex' else 'pet' end || n, 'photoUrls', '[]'::json,
+                                 'tags', case when n % 2 = 0 then '[{"name": "even"}]' else '[{"name": "odd"}]' end::jsonb)
         from generate_series(1, 20000) n"#;
     stage.cluster.run(pets).await;
     let victim = stage.target.of_client([127, 0, 0, 3], &stage.target.key);
@@ -236,10 +237,14 @@ async fn row_37_lists_of_large_pets_do_not_delay_others() {
     .await;
     let time = short_or_full(Duration::from_secs(1), Duration::from_secs(10));
     let stage = Stage::start(&[]).await;
-    let pets = r#"insert into pets (id, status, name, photo_urls, tags)
-        select n, (array['available', 'pending'])[1 + n % 2], 'pet' || n, '{}', '[]' from generate_series(1, 20000) n;
-        insert into pets (id, status, name, photo_urls, tags)
-        select 100000 + n, 'sold', 'large' || n, array_fill('/' || repeat('y', 2000), array[8]), '[{"name": "large"}]'
+    let pets = r#"insert into pets (id, status, details)
+        select n, (array['available', 'pending'])[1 + n % 2],
+               json_build_object('name', 'pet' || n, 'photoUrls', '[]'::json, 'tags', '[]'::json)
+        from generate_series(1, 20000) n;
+        insert into pets (id, status, details)
+        select 100000 + n, 'sold',
+               json_build_object('name', 'large' || n, 'photoUrls', array_fill('/' || repeat('y', 2000), array[8]),
+                                 'tags', '[{"name": "large"}]'::json)
         from generate_series(1, 1500) n"#;
     stage.cluster.run(pets).await;
     let mut readers = Vec::new();

@@ -114,7 +114,7 @@ async fn row_11_concurrent_posts_with_one_idempotency_key_execute_once() {
             .iter()
             .map(|response| (response.status, response.body().to_string()))
             .collect();
-        let question = format!("select count(*) from pets where name = '{name}'");
+        let question = format!("select count(*) from pets where details ->> 'name' = '{name}'");
         let rows = stage.cluster.number(&question).await;
         let replays = responses
             .iter()

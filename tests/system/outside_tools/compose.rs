@@ -311,8 +311,9 @@ async fn service_logs_in_to_pgbouncer_with_any_password() {
 async fn backup_and_restore_work_behind_pgbouncer() {
     let (database, copy) = (TestDatabase::migrated().await, TestDatabase::empty().await);
     let pooled = Pooled::before(&database).await;
-    let insert = "insert into pets (id, status, name, photo_urls, tags)
-                  select id, 'sold', 'Rex', '{}', '[]' from generate_series(1, 50000) as id";
+    let insert = "insert into pets (id, status, details)
+                  select id, 'sold', json_build_object('name', 'Rex', 'photoUrls', '[]'::json, 'tags', '[]'::json)
+                  from generate_series(1, 50000) as id";
     database.run(insert).await;
     for (database, command) in [(&database, "backup"), (&copy, "restore")] {
         pooled

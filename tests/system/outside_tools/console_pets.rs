@@ -74,9 +74,10 @@ async fn console_shows_the_pets_that_match() {
 
 /// Adds 2,000 pets with the tag `friendly`, of which one is sold, and some with other tags.
 async fn add_tagged_pets(app: &TestApp) {
-    let pets = "insert into pets (id, status, name, photo_urls, tags)
-                select id, case id when 7 then 'sold' else 'available' end, 'Pet ' || id, '{}',
-                       jsonb_build_array(jsonb_build_object('name', case when id <= 2000 then 'friendly' else 'Frisky' end))
+    let pets = "insert into pets (id, status, details)
+                select id, case id when 7 then 'sold' else 'available' end,
+                       json_build_object('name', 'Pet ' || id, 'photoUrls', '[]'::json,
+                                         'tags', jsonb_build_array(jsonb_build_object('name', case when id <= 2000 then 'friendly' else 'Frisky' end)))
                 from generate_series(1, 2010) as id";
     app.database.run(pets).await;
 }
@@ -142,9 +143,10 @@ async fn console_finds_pets_by_all_filters() {
 async fn console_suggests_tags() {
     let (app, browser, _) = console(&[]).await;
     // So many tags begin alike that the last one is not suggested with the first ones.
-    let rare = "insert into pets (id, status, name, photo_urls, tags)
-                select id, 'available', 'Pet ' || id, '{}',
-                       jsonb_build_array(jsonb_build_object('name', case id when 3000 then 'rarest' else 'rare ' || id end))
+    let rare = "insert into pets (id, status, details)
+                select id, 'available',
+                       json_build_object('name', 'Pet ' || id, 'photoUrls', '[]'::json,
+                                         'tags', jsonb_build_array(jsonb_build_object('name', case id when 3000 then 'rarest' else 'rare ' || id end)))
                 from generate_series(3000, 3030) as id";
     app.database.run(rare).await;
     add_tagged_pets(&app).await;
@@ -286,8 +288,9 @@ async fn console_cuts_long_names() {
 
 async fn add_pets(app: &TestApp, count: u32) {
     let pets = format!(
-        "insert into pets (id, status, name, photo_urls, tags)
-         select id, 'available', 'Pet ' || id, '{{}}', '[]' from generate_series(1, {count}) as id"
+        "insert into pets (id, status, details)
+         select id, 'available', json_build_object('name', 'Pet ' || id, 'photoUrls', '[]'::json, 'tags', '[]'::json)
+         from generate_series(1, {count}) as id"
     );
     app.database.run(&pets).await;
 }

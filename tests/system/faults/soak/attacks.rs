@@ -65,8 +65,10 @@ impl Means {
         }
         let tags: Value = many_tags().iter().map(|tag| json!({"name": tag})).collect();
         let insert = format!(
-            "insert into pets (id, status, name, photo_urls, tags)
-             select 1000000 + n, 'pending', 'with many tags', '{{}}', '{tags}' from generate_series(1, 5000) as n"
+            "insert into pets (id, status, details)
+             select 1000000 + n, 'pending',
+                    json_build_object('name', 'with many tags', 'photoUrls', '[]'::json, 'tags', '{tags}'::json)
+             from generate_series(1, 5000) as n"
         );
         stage.cluster.run(&insert).await;
         let mut images: Vec<_> = bombs().into_iter().map(|(_, image)| image).collect();

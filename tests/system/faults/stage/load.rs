@@ -224,8 +224,8 @@ fn gif(comment: &str) -> Vec<u8> {
 pub async fn found(connection: &mut PgConnection) -> Vec<Found> {
     let pets: Vec<(i64, String, i64, bool)> = sqlx::query_as(
         "select id, name, version,
-                coalesce(photo_urls[1] = '/' || name and to_jsonb(tags) -> 0 ->> 'name' = name, false)
-         from pets",
+                coalesce(details -> 'photoUrls' ->> 0 = '/' || name and details -> 'tags' -> 0 ->> 'name' = name, false)
+         from pets, lateral (select details ->> 'name' as name) named",
     )
     .fetch_all(&mut *connection)
     .await
@@ -252,8 +252,9 @@ pub async fn found(connection: &mut PgConnection) -> Vec<Found> {
         whole,
     });
     let images: Vec<(i64, String, bool)> = sqlx::query_as(
-        "select pets.id, pets.name,
-                cardinality(photo_urls) = 2 and photo_urls[2] like '%/images/' || encode(images.id, 'hex')
+        "select pets.id, details ->> 'name',
+                json_array_length(details -> 'photoUrls') = 2
+                and details -> 'photoUrls' ->> 1 like '%/images/' || encode(images.id, 'hex')
          from images join pets on pets.id = images.pet_id",
     )
     .fetch_all(connection)
@@ -282,8 +283,8 @@ pub async fn found_of_writers(connection: &mut PgConnection) -> Vec<Found> {
 /// Returns the paths of the writers' images that differ from the bytes that were uploaded.
 pub async fn broken_images(stage: &Stage) -> Vec<String> {
     let images: Vec<(i64, String, String)> = sqlx::query_as(
-        "select pets.id, pets.name, encode(images.id, 'hex')
-         from images join pets on pets.id = images.pet_id where pets.name like 'uploaded-%'",
+        "select pets.id, details ->> 'name', encode(images.id, 'hex')
+         from images join pets on pets.id = images.pet_id where details ->> 'name' like 'uploaded-%'",
     )
     .fetch_all(&mut stage.cluster.connect().await)
     .await
