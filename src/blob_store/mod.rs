@@ -42,7 +42,7 @@ use tokio::sync::{Notify, OnceCell, Semaphore};
 pub use self::{error::Error, marker::Marker, upload::Upload};
 use self::{
     key::path,
-    operation::{blocking, observed, read_range},
+    operation::{blocking, counted, observed, read_range},
     upload::{Spool, Target, restrict},
 };
 use crate::config::Config;
@@ -128,28 +128,37 @@ impl BlobStore {
     /// Starts an upload under a new key.
     pub async fn upload(&self) -> Result<Upload, Error> {
         let key = key::new().map_err(|error| Error::Unavailable(error.into()))?;
-        let store = Arc::clone(self.store().await?);
-        let target = match &self.backend {
-            Backend::Folder(root, _) => Target::Folder(root),
-            Backend::Bucket(_, spool) => Target::Spool(spool),
+        let start = async {
+            let store = Arc::clone(self.store().await?);
+            let target = match &self.backend {
+                Backend::Folder(root, _) => Target::Folder(root),
+                Backend::Bucket(_, spool) => Target::Spool(spool),
+            };
+            Upload::start(store, key, target).await
         };
-        Upload::start(store, key, target).await
+        observed("write", start).await
     }
 
-    /// Streams a range of an object. The first bytes are read before this returns.
+    /// Streams a range of an object. The first bytes are read before this returns. An object that ends before the range is damaged,
+    /// and counts as missing.
     pub async fn read(
         &self,
         key: &str,
         range: Range<u64>,
     ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
-        let options = GetOptions::default().with_range(Some(range));
+        let options = GetOptions::default().with_range(Some(range.clone()));
         let begin = async {
             let found = self.store().await?.get_opts(&path(key)?, options).await?;
+            if found.range != range {
+                let reason = format!("{key} has only {} bytes", found.meta.size);
+                return Err(Error::Missing(reason.into()));
+            }
             let mut bytes: BoxStream<'static, Result<Bytes, Error>> = match found.payload {
                 GetResultPayload::File(file, _) => pieces(Arc::new(file), found.range).boxed(),
                 GetResultPayload::Stream(bytes) => bytes.map_err(Error::from).boxed(),
             };
             let first = bytes.try_next().await?;
+            let bytes = bytes.map(|piece| counted("read", piece));
             Ok(stream::iter(first.map(Ok)).chain(bytes))
         };
         observed("read", begin).await
@@ -201,7 +210,7 @@ impl BlobStore {
             match put {
                 // Another replica was faster.
                 Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
-                Err(error) => return Err(Error::from(error).into()),
+                failed => drop(counted("write", failed)?),
             }
         }
         self.is_marked.store(true, Ordering::Relaxed);
@@ -267,14 +276,15 @@ impl BlobStore {
         let before = std::time::SystemTime::now() - age;
         if let Backend::Folder(folder, _) = &self.backend {
             let folder = folder.clone();
-            blocking(move || key::remove_staged(&folder, before)).await?;
+            let removed = blocking(move || key::remove_staged(&folder, before)).await;
+            counted("delete", removed)?;
         }
         let before = chrono::DateTime::<chrono::Utc>::from(before);
-        let old = objects(self.store().await?).try_filter_map(move |found| {
+        let old = objects(counted("read", self.store().await)?).try_filter_map(move |found| {
             let is_old = found.last_modified < before;
             ready(Ok(is_old.then(|| found.location.to_string())))
         });
-        let keys = old.map_err(Error::from).try_chunks(KEYS);
+        let keys = old.map(|found| counted("read", found)).try_chunks(KEYS);
         Ok(keys.map_err(|stopped| stopped.1).boxed())
     }
 

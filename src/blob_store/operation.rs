@@ -19,9 +19,20 @@ pub(super) async fn observed<T>(
         otel.name = format_args!("{operation} image bytes"),
         otel.status_code = Empty,
     );
-    let result = work.instrument(span.clone()).await;
+    let result = counted(operation, work.instrument(span.clone()).await);
     if let Err(Error::Full(_) | Error::Unavailable(_)) = &result {
         span.record("otel.status_code", "ERROR");
+    }
+    result
+}
+
+/// Counts a failure of the store. A missing object is none.
+pub(super) fn counted<T>(
+    operation: &'static str,
+    result: Result<T, impl Into<Error>>,
+) -> Result<T, Error> {
+    let result = result.map_err(Into::into);
+    if let Err(Error::Full(_) | Error::Unavailable(_)) = &result {
         metrics::counter!("images_store_failures_total", "operation" => operation).increment(1);
     }
     result

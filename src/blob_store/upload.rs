@@ -15,7 +15,7 @@ use tokio::{runtime::Handle, sync::Semaphore};
 use super::{
     error::Error,
     key::path,
-    operation::{blocking, observed, read_range},
+    operation::{blocking, counted, observed, read_range},
 };
 
 /// Minimum size of an S3 part, except for the last, in bytes.
@@ -97,19 +97,22 @@ impl Upload {
     /// taken the bytes.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Error> {
         self.size += bytes.len() as u64;
-        match &mut self.to {
-            Destination::Folder(parts, _) => Ok(parts.put_part(bytes.into()).await?),
+        let written = match &mut self.to {
+            Destination::Folder(parts, _) => {
+                parts.put_part(bytes.into()).await.map_err(Error::from)
+            }
             Destination::Spool(file, _) => {
                 let file = Arc::clone(file);
                 blocking(move || (&*file).write_all(&bytes)).await
             }
-        }
+        };
+        counted("write", written)
     }
 
     /// Removes what has been written. Dropping the upload does so too, but later, in the background.
     pub async fn abort(self) -> Result<(), Error> {
         match self.to {
-            Destination::Folder(mut parts, _) => Ok(parts.abort().await?),
+            Destination::Folder(mut parts, _) => counted("delete", parts.abort().await),
             Destination::Spool(..) => Ok(()),
         }
     }

@@ -65,6 +65,8 @@ pub async fn serve<S: HttpService>(
         max_per_address,
         exempt,
     } = admission;
+    let max = u32::try_from(max_connections).unwrap_or(u32::MAX);
+    metrics::gauge!("http_server_open_connections_max", "listener" => name).set(max);
     let connections = Arc::new(Semaphore::new(max_connections));
     // The semaphore bounds the total.
     let shares = Shares::new(usize::MAX, max_per_address);

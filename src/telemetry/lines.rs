@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //! - Lines keep their order. `kill -9` loses at most those of the last few milliseconds.
-//! - No thread waits for stderr. Lines beyond [`MAX_WAITING`] are dropped and counted; a line says so afterwards.
+//! - No thread waits for stderr. Lines beyond [`MAX_WAITING`], and those that a full disk or a closed pipe does not take, are dropped
+//!   and counted; a line says so once stderr takes lines again.
 
 use std::{
-    io::{self, Write as _},
-    mem,
+    io, mem,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
@@ -44,6 +44,8 @@ impl Lines {
 
     fn write_forever(&self) {
         let mut lines = Vec::new();
+        // True if the last line that was written is cut.
+        let mut is_cut = false;
         loop {
             let buffer = self.lock();
             drop((self.is_changed).wait_while(buffer, |it| it.waiting.is_empty()));
@@ -53,16 +55,34 @@ impl Lines {
             mem::swap(&mut lines, &mut buffer.waiting);
             buffer.is_writing = true;
             drop(buffer);
-            // If stderr is closed, the error cannot be reported.
-            let _ = io::stderr().write_all(&lines);
-            lines.clear();
+            if is_cut {
+                is_cut = write_all(io::stderr(), b"\n") == 0;
+            }
+            let written = if is_cut {
+                0
+            } else {
+                write_all(io::stderr(), &lines)
+            };
+            let (written, lost) = lines.split_at(written);
+            is_cut |= written.last().is_some_and(|last| *last != b'\n');
+            let lost = memchr::memchr_iter(b'\n', lost).count() as u64;
             let mut buffer = self.lock();
             buffer.is_writing = false;
-            let dropped = mem::take(&mut buffer.dropped);
+            buffer.count_dropped(lost);
+            // The report would be lost, too.
+            let dropped = if lost == 0 {
+                mem::take(&mut buffer.dropped)
+            } else {
+                0
+            };
             drop(buffer);
+            lines.clear();
             self.is_changed.notify_all();
             if dropped > 0 {
-                tracing::warn!(lines = dropped, "dropped log lines: stderr was too slow");
+                tracing::warn!(
+                    lines = dropped,
+                    "dropped log lines: stderr was too slow, or its disk full"
+                );
             }
         }
     }
@@ -79,14 +99,32 @@ impl Lines {
     }
 }
 
+impl Buffer {
+    fn count_dropped(&mut self, lines: u64) {
+        self.dropped += lines;
+        metrics::counter!("log_dropped_lines_total").increment(lines);
+    }
+}
+
+/// Writes as much as `to` takes. Returns the number of bytes.
+fn write_all(mut to: impl io::Write, bytes: &[u8]) -> usize {
+    let mut written = 0;
+    while written < bytes.len() {
+        match to.write(&bytes[written..]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => break,
+            Ok(count) => written += count,
+        }
+    }
+    written
+}
+
 impl io::Write for &Lines {
     /// Takes a whole line, as the formatter passes it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut buffer = self.lock();
         if buffer.waiting.len() + line.len() > MAX_WAITING {
-            buffer.dropped += 1;
-            drop(buffer);
-            metrics::counter!("log_dropped_lines_total").increment(1);
+            buffer.count_dropped(1);
             return Ok(line.len());
         }
         if buffer.waiting.is_empty() {

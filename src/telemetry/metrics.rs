@@ -81,6 +81,8 @@ pub const METRICS: &[Described] = &[
     metric(Counter, "http_server_stalled_connections_total", &[],
         "Connections closed because a write made no progress."),
     metric(Gauge, "http_server_open_connections", &[("listener", &["api", "operations"])], "Open client connections."),
+    metric(Gauge, "http_server_open_connections_max", &[("listener", &["api", "operations"])],
+        "Maximum number of open client connections: server.max_connections, or fewer if the limit of open files is low."),
     metric(Counter, "http_server_refused_connections_total", &[("listener", &["api", "operations"])],
         "Connections closed because their client address had server.max_connections_per_address."),
 
@@ -142,7 +144,7 @@ pub const METRICS: &[Described] = &[
     metric(Gauge, "images_store_conflict", &[],
         "Owner of the image store: 1 is another database or a copy of this one (nothing is deleted), 0 is this one."),
 
-    metric(Counter, "log_dropped_lines_total", &[], "Log lines dropped because stderr was too slow."),
+    metric(Counter, "log_dropped_lines_total", &[], "Log lines dropped because stderr was too slow, or its disk full."),
     metric(Counter, "otlp_exports_total", &[("result", &["ok", "failed"])],
         "Exports of spans to telemetry.otlp_endpoint."),
     metric(Gauge, "pet_inventory_build_info", &[("version", &[])], "Version of the service, as a label; always 1."),

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead as _, BufReader};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use test_support::*;
 
 const TRACE: (&str, &str) = ("PET_INVENTORY__TELEMETRY__LOG", "trace");
@@ -417,4 +418,52 @@ async fn stalled_reader_of_the_log_stalls_neither_requests_nor_the_stop() {
             drop(reader);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_that_stderr_does_not_take_are_counted_and_leave_the_others_whole() {
+    let home = Home::new();
+    let (reader, writer) = io::pipe().expect("a pipe");
+    // Takes a part of the lines and refuses the rest, as a full disk does.
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("a pipe");
+    let mut command = home.command(["serve"]);
+    command.env("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true");
+    let service = Service::start_with_log(&home, command, writer.into()).await;
+    let path = format!("/pet/{}", "é".repeat(250));
+    let dropped = async || {
+        service
+            .sample("log_dropped_lines_total")
+            .await
+            .expect("the metric")
+    };
+    while dropped().await == 0 {
+        let requests = (0..100).map(|_| service.request(Method::GET, &path, "free-key"));
+        send_all(requests).await;
+    }
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut whole = 0;
+        for line in BufReader::new(reader).lines() {
+            let line = line.expect("text");
+            // A line that was cut is ended: the next one is not behind it.
+            assert_eq!(line.matches("{\"timestamp\":").count(), 1, "{line}");
+            whole += usize::from(serde_json::from_str::<Value>(&line).is_ok());
+            if line.contains("dropped log lines") {
+                return whole;
+            }
+        }
+        panic!("no line says that lines were dropped");
+    });
+    let requests = async {
+        loop {
+            service
+                .request(Method::GET, "/pet/1", "special-key")
+                .is(404)
+                .await;
+        }
+    };
+    let whole = tokio::select! {
+        whole = reading => whole.expect("whole lines"),
+        () = requests => unreachable!(),
+    };
+    assert!(whole > 1, "{whole}");
 }

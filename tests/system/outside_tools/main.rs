@@ -6,6 +6,7 @@
     reason = "a failed test panics with the reason"
 )]
 
+mod alerts;
 mod all_operations;
 mod browser;
 mod caddy;

@@ -8,7 +8,7 @@ use tokio::process::{Child, Command};
 const MISSING: &str = "Prometheus is missing: run .ci/setup --all";
 /// Panels without data unless requests fail or issuers are configured.
 const EMPTY: [&str; 2] = ["5xx responses by operation", "Fetches of issuers' keys"];
-const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/alerts.yaml");
+pub const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../../config/grafana-dashboard.json");
 
 /// Runs promtool, which must succeed; returns its output.
@@ -32,15 +32,16 @@ async fn promtool(arguments: &[&str], input: &str) -> String {
     text
 }
 
-/// A Prometheus that scrapes the service every second, killed when dropped.
-struct Prometheus {
+/// A Prometheus that scrapes services every second, killed when dropped.
+pub struct Prometheus {
     _running: Child,
+    targets: PathBuf,
     url: String,
     client: Client,
 }
 
 impl Prometheus {
-    fn of(home: &Home, service: &Service) -> Self {
+    pub fn start(home: &Home) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("its address");
         drop(free);
@@ -48,8 +49,7 @@ impl Prometheus {
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
              rule_files: ['{ALERTS}']\n\
              scrape_configs:\n\
-             - {{job_name: pet-inventory, static_configs: [{{targets: ['{}']}}]}}\n",
-            service.operations
+             - {{job_name: pet-inventory, file_sd_configs: [{{files: [targets.json]}}]}}\n"
         );
         let file = home.path().join("prometheus.yaml");
         fs::write(&file, config).expect("its settings");
@@ -66,9 +66,18 @@ impl Prometheus {
             .kill_on_drop(true);
         Self {
             _running: command.spawn().expect(MISSING),
+            targets: home.path().join("targets.json"),
             url: format!("http://{address}/api/v1"),
             client: client(),
         }
+    }
+
+    /// Replaces the services that are scraped.
+    pub fn scrape(&self, operations: &[SocketAddr]) {
+        let targets = json!([{"targets": operations}]).to_string();
+        let new = self.targets.with_extension("new");
+        fs::write(&new, targets).expect("a file");
+        fs::rename(new, &self.targets).expect("its name");
     }
 
     async fn get(&self, path: &str, query: &[(&str, &str)]) -> Option<Value> {
@@ -79,7 +88,7 @@ impl Prometheus {
     }
 
     /// Returns the current values of an expression.
-    async fn values(&self, expression: &str) -> Vec<f64> {
+    pub async fn values(&self, expression: &str) -> Vec<f64> {
         let data = self.get("/query", &[("query", expression)]).await;
         let data = data.unwrap_or_default();
         let results = data["result"].as_array().cloned().unwrap_or_default();
@@ -88,7 +97,7 @@ impl Prometheus {
     }
 }
 
-async fn within(time: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub async fn within(time: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !condition().await {
         assert!(started.elapsed() < time, "{what}: not within {time:?}");
@@ -125,7 +134,8 @@ fn queries() -> Vec<(String, String)> {
 async fn prometheus_accepts_metrics_dashboard_queries_and_alerts() {
     let home = Home::new();
     let service = home.serve().await;
-    let prometheus = Prometheus::of(&home, &service);
+    let prometheus = Prometheus::start(&home);
+    prometheus.scrape(&[service.operations]);
     within(PATIENCE, "a first scrape", async || {
         prometheus.values("up").await == [1.0]
     })
