@@ -16,7 +16,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use tempfile::TempDir;
-use test_support::{Home, images::png, repository};
+use test_support::{Home, images::png, process::Service, repository};
 use tokio::process::Command;
 
 /// Maximum duration of a program. The generator starts Java and writes about fifty files; the Rust client has a hundred
@@ -87,6 +87,13 @@ async fn our_document(home: &Home) -> PathBuf {
     path
 }
 
+/// Starts the service for clients that read the whole document between two requests. On a busy machine, this takes longer than a
+/// connection may be idle, and then they write to one that is being closed.
+async fn serve(home: &Home) -> Service {
+    home.serve_with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "5m")])
+        .await
+}
+
 /// Returns the arguments of a client: the service, a key, and an image.
 fn arguments(host: &str) -> String {
     let image = BASE64_STANDARD.encode(png(20, 20));
@@ -95,7 +102,7 @@ fn arguments(host: &str) -> String {
 
 /// Generates a Python client with openapi-generator and runs `life.py` with it.
 async fn run_python(home: &Home, document: PathBuf, package: &str) {
-    let service = home.serve().await;
+    let service = serve(home).await;
     let workshop = Workshop::new(document);
     let life = arguments(&format!("http://{}", service.address));
     workshop
@@ -124,7 +131,7 @@ async fn python_client_of_the_public_document_manages_a_pet_an_order_a_user_and_
 async fn clients_and_collection_manage_a_pet_an_order_a_user_and_an_image() {
     let home = Home::new();
     let workshop = Workshop::new(our_document(&home).await);
-    let service = home.serve().await;
+    let service = serve(&home).await;
     let host = format!("http://{}", service.address);
     let life = arguments(&host);
     let chain = repository().join("config/collection.js");
@@ -180,7 +187,7 @@ async fn clients_and_collection_manage_a_pet_an_order_a_user_and_an_image() {
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_manages_a_pet_through_the_mcp_bridge_and_is_limited() {
     let home = Home::new();
-    let service = home.serve().await;
+    let service = serve(&home).await;
     let create =
         "keys create --caller agent --plan free --scope read:pets --scope write:pets --json";
     let create: Vec<&str> = create.split(' ').collect();
@@ -205,7 +212,7 @@ async fn clients_of_more_generators_manage_a_pet_an_order_a_user_and_an_image() 
     assert!(installed.exists(), "run .ci/setup --more");
     let home = Home::new();
     let workshop = Workshop::new(our_document(&home).await);
-    let service = home.serve().await;
+    let service = serve(&home).await;
     let host = format!("http://{}", service.address);
     let life = arguments(&host);
     let go = [
