@@ -16,6 +16,7 @@ use crate::domain::{
     change::{Action, Initiator, Kind},
     id::PetId,
     image::{Facts, ImageId, ImageType, RenderingWidth},
+    image_store::StoreOwner,
 };
 
 /// SHA-256 of an image's bytes.
@@ -240,39 +241,6 @@ pub async fn keys_without_rows(
     with_timeout(query.bind(keys).fetch_all(connection)).await
 }
 
-/// Owner of the image store from the point of view of this database.
-#[derive(Debug, Clone, FromRow)]
-pub struct StoreOwner {
-    /// Name of this database in the store. It includes the server, so that a dump restored elsewhere is another database.
-    pub database: String,
-    /// Nonce of the last completed sweep.
-    nonce: Option<String>,
-    /// Nonce of the next sweep, or of one that has begun.
-    next_nonce: String,
-    /// True if the next nonce was generated just now, so that no copy of the database has it.
-    pub is_new: bool,
-}
-
-impl StoreOwner {
-    /// Returns true if the store with this marker belongs to the database: if only this database has swept it.
-    pub fn matches(&self, marker: &str) -> bool {
-        match self.nonce_in(marker) {
-            Some(nonce) => nonce == self.next_nonce || Some(nonce) == self.nonce.as_deref(),
-            None => marker == self.database,
-        }
-    }
-
-    /// Returns the nonce in the marker of a store that this database or a physical copy of it has swept.
-    pub fn nonce_in<'a>(&self, marker: &'a str) -> Option<&'a str> {
-        marker.strip_prefix(&self.database)?.strip_prefix('/')
-    }
-
-    /// Returns the marker that the next sweep writes.
-    pub fn next_marker(&self) -> String {
-        format!("{}/{}", self.database, self.next_nonce)
-    }
-}
-
 /// Generates the nonce of the next sweep, unless there is one already.
 pub async fn begin_sweep(connection: &mut Connection) -> Result<StoreOwner, Error> {
     let query = sqlx::query_as(
@@ -283,7 +251,13 @@ pub async fn begin_sweep(connection: &mut Connection) -> Result<StoreOwner, Erro
          returning format('%s/%s/%s', id, system_identifier, pg_database.oid) as database,
                    nonce::text, next_nonce::text, is_new",
     );
-    with_timeout(query.fetch_one(connection)).await
+    let (database, nonce, next_nonce, is_new) = with_timeout(query.fetch_one(connection)).await?;
+    Ok(StoreOwner {
+        database,
+        nonce,
+        next_nonce,
+        is_new,
+    })
 }
 
 /// Records that the next nonce is in the store, unless another replica has done so.

@@ -80,6 +80,7 @@ pub mod clock;
 pub mod condition;
 pub mod id;
 pub mod image;
+pub mod image_store;
 pub mod limit;
 pub mod order;
 pub mod pet;

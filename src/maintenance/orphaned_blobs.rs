@@ -19,7 +19,8 @@ use tokio::time::{Instant, interval_at};
 
 use crate::{
     blob_store::{self, BlobStore, Marker, OrphanedBlobs},
-    db::{self, Database, images::StoreOwner},
+    db::{self, Database},
+    domain::image_store::{Claim, StoreOwner},
 };
 
 /// Interval of sweeps for blobs that other replicas deleted, and that failed sweeps left. A copy of the cluster that starts
@@ -33,8 +34,6 @@ const ORPHANED: Duration = Duration::from_hours(24);
 const MAX_ATTEMPTS: u32 = 10;
 /// Metric: 1 if the last claim failed because of another owner.
 const CONFLICT_METRIC: &str = "images_store_conflict";
-/// In place of the nonce in the marker of a store that copies of a cluster share. Neither sweeps such a store.
-const SHARED: &str = "shared";
 /// State of a store that belongs to another owner, and the remedy.
 pub const CONFLICT: &str = "the image store belongs to another database or is shared with a copy of this one (a clone, a \
     restored backup), so the bytes of deleted images are kept; set images.url to a store of its own or, if no other \
@@ -133,37 +132,38 @@ async fn may_delete(database: &Database, blobs: &BlobStore) -> Result<bool, Erro
 async fn claim(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
     let mut first: Option<StoreOwner> = None;
     for _ in 0..MAX_ATTEMPTS {
-        let found = find_owner(database, blobs).await?;
-        let is_conflict =
-            (found.as_ref()).is_some_and(|(marker, owner)| !owner.matches(&marker.owner));
-        metrics::gauge!(CONFLICT_METRIC).set(u8::from(is_conflict));
-        let Some((marker, owner)) = found else {
+        let Some((marker, owner)) = find_owner(database, blobs).await? else {
+            metrics::gauge!(CONFLICT_METRIC).set(0);
             return Ok(false);
         };
-        if is_conflict {
-            let (found, ours) = (&marker.owner, &owner.database);
-            tracing::warn!(owner = found, ours, "skipped orphaned blobs: {CONFLICT}");
-            if owner.nonce_in(found).is_some_and(|nonce| nonce != SHARED) {
-                let shared = format!("{ours}/{SHARED}");
-                blobs.replace_marker(marker, shared).await?;
+        let claim = owner.claim(first.get_or_insert_with(|| owner.clone()), &marker.owner);
+        let is_conflict = matches!(claim, Claim::Refused(_));
+        metrics::gauge!(CONFLICT_METRIC).set(u8::from(is_conflict));
+        match claim {
+            Claim::Refused(shared) => {
+                let (owner, ours) = (&marker.owner, &owner.database);
+                tracing::warn!(owner, ours, "skipped orphaned blobs: {CONFLICT}");
+                if let Some(shared) = shared {
+                    blobs.replace_marker(marker, shared).await?;
+                }
+                return Ok(false);
             }
-            return Ok(false);
-        }
-        let first = first.get_or_insert_with(|| owner.clone());
-        // A nonce from before this call, as after an interruption, may be in a copy of the database too.
-        let is_new =
-            |marker: &str| !first.matches(marker) || first.is_new && marker == first.next_marker();
-        if is_new(&marker.owner) {
-            // Another replica has claimed the store meanwhile, also for this one.
-            return Ok(true);
-        }
-        let next = owner.next_marker();
-        if marker.owner == next || blobs.replace_marker(marker, next.clone()).await? {
-            database
-                .run(async |connection| db::images::complete_sweep(connection, &owner).await)
-                .await?;
-            if is_new(&next) {
-                return Ok(true);
+            Claim::Held => return Ok(true),
+            Claim::Advance {
+                marker: next,
+                is_written,
+                is_last,
+            } => {
+                if is_written || blobs.replace_marker(marker, next).await? {
+                    database
+                        .run(async |connection| {
+                            db::images::complete_sweep(connection, &owner).await
+                        })
+                        .await?;
+                    if is_last {
+                        return Ok(true);
+                    }
+                }
             }
         }
     }
