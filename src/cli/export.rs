@@ -3,6 +3,7 @@
 use std::{
     io::{self, BufWriter, Write},
     path::PathBuf,
+    pin::pin,
     time::Duration,
 };
 
@@ -17,7 +18,7 @@ use super::{
     pet_file::Format,
     session::{connect_without_timeout, with_database},
 };
-use crate::{config::Config, db::exports};
+use crate::{config::Config, db::exports, domain::pet::MAX_SIZE};
 
 /// Permissions of the file: those of any new one.
 const ANYONE: u32 = 0o666;
@@ -57,22 +58,30 @@ impl ExportPets {
         };
         let bar = ProgressBar::no_length();
         let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec}")?;
-        with_database(config, async |database| {
+        let exported = with_database(config, async |database| {
             let mut connection = connect_without_timeout(config, database).await?;
             bar.enable_steady_tick(Duration::from_millis(100));
-            let pieces = exports::copy(&mut connection, format).await?;
-            let mut pieces = std::pin::pin!(pieces);
             let mut out = BufWriter::with_capacity(1 << 20, out);
-            while let Some(piece) = pieces.try_next().await? {
-                out.write_all(piece.as_ref())?;
-                bar.inc(piece.as_ref().len() as u64);
+            {
+                let mut pieces = pin!(exports::copy(&mut connection, format).await?);
+                while let Some(piece) = pieces.try_next().await? {
+                    out.write_all(piece.as_ref())?;
+                    bar.inc(piece.as_ref().len() as u64);
+                }
             }
-            Ok(out.flush()?)
-        })
-        .await?;
+            out.flush()?;
+            Ok(exports::count_too_large(&mut connection).await?)
+        });
+        let too_large = exported.await?;
         bar.finish_and_clear();
         if let Some(file) = file {
             file.finish()?;
+        }
+        if too_large > 0 {
+            eprintln!(
+                "{too_large} of the pets have more than {MAX_SIZE} bytes: an import refuses them; make them smaller, or \
+                 use backup and restore"
+            );
         }
         match path {
             Some(path) => {

@@ -1,56 +1,117 @@
 //! Files that commands write.
 
 use std::{
-    fs::{File, Permissions},
-    io,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
+    fs::{self, File, TryLockError},
+    io::{self, Write},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
 };
 
-use tempfile::NamedTempFile;
+use nix::{fcntl::OFlag, unistd::geteuid};
+use tempfile::{NamedTempFile, TempPath};
 
 use super::output::Error;
 
-/// File that gets its name once it is complete. Dropped before, it is removed.
+/// File that gets its name once it is complete. Dropped before, it is removed. What an interrupted command has left is replaced.
 pub struct PartialFile<'a> {
     file: &'a Path,
-    /// `FILE.partial`.
+    /// `FILE.partial`, which is locked.
     partial: NamedTempFile,
 }
 
 impl<'a> PartialFile<'a> {
-    /// Creates a file with these permissions, without those that the user's mask takes away. Fails if it exists.
+    /// Creates a file with these permissions, without those that the user's mask takes away. Fails if it exists, or another command
+    /// writes it.
     pub fn create(file: &'a Path, mode: u32) -> Result<Self, Error> {
         let named = |error: io::Error| format!("{}: {error}", file.display());
         if file.try_exists().map_err(named)? {
             return Err(named(io::ErrorKind::AlreadyExists.into()).into());
         }
-        let name = file.file_name().ok_or("this is not the name of a file")?;
-        let mut partial = tempfile::Builder::new();
-        partial.prefix(name).suffix(".partial").rand_bytes(0);
-        partial.permissions(Permissions::from_mode(mode));
-        let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
-        let partial = partial.tempfile_in(folder.unwrap_or(Path::new(".")));
-        let partial = partial.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => format!(
-                "{0}.partial exists: another command writes it, or one was interrupted; then: rm {0}.partial",
-                file.display()
-            ),
-            _ => named(error),
-        })?;
+        file.file_name().ok_or("this is not the name of a file")?;
+        let mut path = file.as_os_str().to_owned();
+        path.push(".partial");
+        let path = PathBuf::from(path);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(mode);
+        // In a folder of all users, the file may be another's, or a link to it.
+        let opened = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path);
+        let opened = opened.map_err(|error| format!("{}: {error}", path.display()))?;
+        if !lock(&opened, &path).map_err(named)? {
+            return Err(format!("{}: another command or user writes it", path.display()).into());
+        }
+        opened.set_len(0).map_err(named)?;
+        let path = TempPath::try_from_path(path).map_err(named)?;
+        let partial = NamedTempFile::from_parts(opened, path);
         Ok(Self { file, partial })
     }
 
     /// Opens it for writing.
-    pub fn open(&self) -> io::Result<File> {
-        self.partial.as_file().try_clone()
+    pub fn open(&self) -> io::Result<impl Write + use<>> {
+        Ok(Named {
+            file: self.partial.as_file().try_clone()?,
+            path: self.partial.path().to_owned(),
+        })
     }
 
     /// Gives the file its name, once its content is on the disk. Fails if there is a file of this name.
     pub fn finish(self) -> Result<(), Error> {
-        self.partial.as_file().sync_all()?;
+        let named = |error: io::Error| format!("{}: {error}", self.file.display());
+        self.partial.as_file().sync_all().map_err(named)?;
         let persisted = self.partial.persist_noclobber(self.file);
-        persisted.map_err(|error| format!("{}: {error}", self.file.display()))?;
+        persisted.map_err(|error| named(error.error))?;
         Ok(())
+    }
+}
+
+/// Locks a file of this user until it is closed. Returns false if it is locked, another user's, or no longer at `path`.
+fn lock(file: &File, path: &Path) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    // Another command may have completed it between the opening and the lock.
+    let (opened, named) = (file.metadata()?, fs::symlink_metadata(path));
+    let is_there =
+        named.is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino()));
+    Ok(is_there && opened.uid() == geteuid().as_raw())
+}
+
+/// File whose failures name it.
+struct Named {
+    file: File,
+    path: PathBuf,
+}
+
+impl Write for Named {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes);
+        written.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_disk_is_named() {
+        let path = Path::new("/dev/full");
+        let mut full = Named {
+            file: File::options().write(true).open(path).expect("/dev/full"),
+            path: path.to_owned(),
+        };
+        let error = full.write_all(b"pets").expect_err("it is full");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(
+            error.to_string().starts_with("/dev/full: No space left"),
+            "{error}"
+        );
     }
 }

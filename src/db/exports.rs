@@ -4,6 +4,7 @@ use futures_util::{Stream, TryStreamExt};
 use sqlx::PgConnection;
 
 use super::error::Error;
+use crate::domain::pet;
 
 /// Text of a column in which no cell is a formula. Where a semicolon or a tab separates cells, a line break separates rows, also
 /// within quotes. The expression matches places, not characters, so that no match hides the next.
@@ -65,4 +66,14 @@ pub async fn copy(
 ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]>, Error>>, Error> {
     let chunks = connection.copy_out_raw(format.0).await?;
     Ok(chunks.map_err(Error::from))
+}
+
+/// Returns the number of pets that have more than [`pet::MAX_SIZE`] bytes, which plain SQL can store: an import refuses them.
+pub async fn count_too_large(connection: &mut PgConnection) -> Result<i64, Error> {
+    // Of nearly all others, only the size is read.
+    const QUERY: &str = "select count(*) from pets
+        where pg_column_size(details) > 16000 and octet_length(details::text) + octet_length(status) > $1";
+    let max = pet::MAX_SIZE - pet::SIZE_WITHOUT_DETAILS;
+    let query = sqlx::query_scalar(QUERY).bind(i64::try_from(max).unwrap_or(i64::MAX));
+    Ok(query.fetch_one(connection).await?)
 }

@@ -28,6 +28,8 @@ pub const MAX_ITEMS: usize = 100;
 /// Maximum size of a pet in bytes, as compact JSON with an identifier of 16 digits. The kernel takes so many bytes of a response
 /// at once.
 pub const MAX_SIZE: usize = 16 << 10;
+/// Size in bytes of what [`MAX_SIZE`] counts beside the stored JSON and the status: the longest identifier, and names.
+pub const SIZE_WITHOUT_DETAILS: usize = r#""id":9007199254740991,,"status":"""#.len();
 
 texts! {
     /// Name of a pet: 1–[`MAX_NAME`] characters, of which one is visible. It is read from stored JSON without validation.
@@ -198,9 +200,7 @@ impl PetDetails {
 
     /// Checks that the pet has at most [`MAX_SIZE`] bytes.
     pub fn check_size(&self) -> Result<(), Invalid> {
-        const ID: usize = r#""id":9007199254740991,"#.len();
-        const STATUS: usize = r#","status":"""#.len();
-        let size = ID + self.to_json().len() + STATUS + self.status.as_str().len();
+        let size = SIZE_WITHOUT_DETAILS + self.to_json().len() + self.status.as_str().len();
         if size > MAX_SIZE {
             let reason = format!("must have at most {MAX_SIZE} bytes as JSON");
             return Err(Invalid(reason.into()));
