@@ -283,7 +283,11 @@ impl Error {
                 | db::Error::Migrate(_)
                 | db::Error::Query(_),
             )
-            | Self::BlobStore(blob_store::Error::Missing(_) | blob_store::Error::Config { .. })
+            | Self::BlobStore(
+                blob_store::Error::Missing(_)
+                | blob_store::Error::Damaged(_)
+                | blob_store::Error::Config { .. },
+            )
             | Self::Internal(_) => S::INTERNAL_SERVER_ERROR,
         }
     }

@@ -13,6 +13,9 @@ pub enum Error {
     /// There is no object with this key.
     #[error("the image store has no such object: {0}")]
     Missing(#[source] Cause),
+    /// The object with this key is shorter than it was written.
+    #[error("the image store has a damaged object: {0}")]
+    Damaged(#[source] Cause),
     /// The store cannot be read or written at present.
     #[error("the image store is unavailable: {0}")]
     Unavailable(#[source] Cause),
@@ -24,6 +27,13 @@ pub enum Error {
         /// Cause.
         reason: String,
     },
+}
+
+impl Error {
+    /// Returns true if one object is lost, not the store.
+    pub const fn is_of_object(&self) -> bool {
+        matches!(self, Self::Missing(_) | Self::Damaged(_))
+    }
 }
 
 impl From<object_store::Error> for Error {

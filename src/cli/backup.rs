@@ -20,6 +20,7 @@ use super::{
     output::{Error, print, progress},
     partial_file::PartialFile,
     session::Session,
+    stored_images::{self, Fault},
 };
 use crate::{
     blob_store::BlobStore,
@@ -45,6 +46,9 @@ type Writer = archive::Writer<BufWriter<ProgressBarIter<Box<dyn Write>>>>;
 pub struct Backup {
     /// File to create, which must not exist; - is stdout
     file: PathBuf,
+    /// Leave out the images that are missing or damaged in the image store, and list them, in place of a failure
+    #[arg(long)]
+    without_missing_images: bool,
 }
 
 impl Backup {
@@ -57,7 +61,10 @@ impl Backup {
         let session = Session::open(config).await?;
         let result = self.write_file(config, &session).await;
         session.close().await?;
-        let (manifest, bytes) = result?;
+        let (manifest, left_out, bytes) = result?;
+        for fault in &left_out {
+            eprintln!("left out: {}", fault.text);
+        }
         let summary = format!(
             "{bytes} bytes with {} pets and {} images",
             manifest.rows["pets"], manifest.images
@@ -71,6 +78,7 @@ impl Backup {
             "bytes": bytes,
             "pets": manifest.rows["pets"],
             "images": manifest.images,
+            "imagesLeftOut": left_out.len(),
         });
         let text = format_args!("wrote {summary} to {}", self.file.display());
         print(json, text, &value)
@@ -80,12 +88,12 @@ impl Backup {
         self.file.as_os_str() == "-"
     }
 
-    /// Returns the content of the archive, and its size in bytes.
+    /// Returns the content of the archive, the images that it leaves out, and its size in bytes.
     async fn write_file(
         &self,
         config: &Config,
         session: &Session,
-    ) -> Result<(Manifest, u64), Error> {
+    ) -> Result<(Manifest, Vec<Fault>, u64), Error> {
         let file = (!self.is_stdout()).then(|| PartialFile::create(&self.file, OWNER_ONLY));
         let file = file.transpose()?;
         let out: Box<dyn Write> = match &file {
@@ -99,13 +107,68 @@ impl Backup {
         let bar = ProgressBar::no_length();
         let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec} {msg}")?;
         bar.enable_steady_tick(Duration::from_millis(100));
-        let manifest = write(config, session, out, &bar).await;
+        let written = self.write(config, session, out, &bar).await;
         bar.finish_and_clear();
-        let manifest = manifest?;
+        let (manifest, left_out) = written?;
         if let Some(file) = file {
             file.finish()?;
         }
-        Ok((manifest, bar.position()))
+        Ok((manifest, left_out, bar.position()))
+    }
+
+    /// Writes the archive. Returns its content, and the images that it leaves out.
+    async fn write(
+        &self,
+        config: &Config,
+        session: &Session,
+        out: Box<dyn Write>,
+        bar: &ProgressBar,
+    ) -> Result<(Manifest, Vec<Fault>), Error> {
+        const OLDER: &str = "the schema is older than this program: back up with the program of its version, or upgrade it \
+            with: pet-inventory migrate";
+        let pending = db::migrations::pending(&session.options, config.database.pooler).await?;
+        if !pending.is_empty() {
+            return Err(OLDER.into());
+        }
+        let database = Database::new(session.options.clone(), &config.database);
+        let mut backup = backups::Backup::begin(database.connect_without_timeout().await?).await?;
+        let blobs = BlobStore::new(config)?;
+        let left_out = if self.without_missing_images {
+            stored_images::find_faults(&mut backup, &blobs, bar)
+                .await?
+                .1
+        } else {
+            Vec::new()
+        };
+        backup.left_out = left_out.iter().map(|fault| fault.sha256.clone()).collect();
+        let out = BufWriter::with_capacity(1 << 20, bar.wrap_write(out));
+        let mut writer = Writer::new(out, backup.created_at);
+        let header = Header {
+            format: FORMAT,
+            // A schema of the next release has its tables and columns, too.
+            schema: db::schema::latest(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            created_at: backup.created_at,
+        };
+        writer.write_json("header", &header)?;
+        let mut manifest = Manifest::default();
+        for table in TABLES {
+            bar.set_message(table.0);
+            let number = write_rows(&mut writer, &mut backup, table).await?;
+            manifest.rows.insert(table.0.to_owned(), number);
+        }
+        bar.set_message("images");
+        {
+            let mut images = pin!(backup.images());
+            while let Some(image) = images.try_next().await? {
+                write_image(&mut writer, &blobs, &image).await?;
+                manifest.images += 1;
+            }
+        }
+        manifest.sequences = backup.sequences().await?;
+        writer.write_json("manifest", &manifest)?;
+        writer.finish()?;
+        Ok((manifest, left_out))
     }
 }
 
@@ -134,52 +197,6 @@ impl Write for Pipe {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Writes the archive.
-async fn write(
-    config: &Config,
-    session: &Session,
-    out: Box<dyn Write>,
-    bar: &ProgressBar,
-) -> Result<Manifest, Error> {
-    const OLDER: &str = "the schema is older than this program: back up with the program of its version, or upgrade it \
-        with: pet-inventory migrate";
-    let pending = db::migrations::pending(&session.options, config.database.pooler).await?;
-    if !pending.is_empty() {
-        return Err(OLDER.into());
-    }
-    let database = Database::new(session.options.clone(), &config.database);
-    let mut backup = backups::Backup::begin(database.connect_without_timeout().await?).await?;
-    let out = BufWriter::with_capacity(1 << 20, bar.wrap_write(out));
-    let mut writer = Writer::new(out, backup.created_at);
-    let header = Header {
-        format: FORMAT,
-        // A schema of the next release has its tables and columns, too.
-        schema: db::schema::latest(),
-        program: env!("CARGO_PKG_VERSION").to_owned(),
-        created_at: backup.created_at,
-    };
-    writer.write_json("header", &header)?;
-    let mut manifest = Manifest::default();
-    for table in TABLES {
-        bar.set_message(table.0);
-        let number = write_rows(&mut writer, &mut backup, table).await?;
-        manifest.rows.insert(table.0.to_owned(), number);
-    }
-    bar.set_message("images");
-    let blobs = BlobStore::new(config)?;
-    {
-        let mut images = pin!(backup.images());
-        while let Some(image) = images.try_next().await? {
-            write_image(&mut writer, &blobs, &image).await?;
-            manifest.images += 1;
-        }
-    }
-    manifest.sequences = backup.sequences().await?;
-    writer.write_json("manifest", &manifest)?;
-    writer.finish()?;
-    Ok(manifest)
 }
 
 /// Writes the rows of a table, and returns their number.
@@ -211,21 +228,14 @@ async fn write_image(
     blobs: &BlobStore,
     image: &StoredImage,
 ) -> Result<(), Error> {
-    let failed = |reason: String| {
-        let pet = image.pet_id.unwrap_or_default();
-        let key = &image.key;
+    let bytes = stored_images::read(blobs, image).await?.map_err(|fault| {
         format!(
-            "the image store has no intact bytes of an image of pet {pet} ({key}): {reason}; check images.url, or delete \
-             the image, and back up again"
+            "{}; check images.url, list all such images with: pet-inventory check --images, then copy their files back or \
+             delete the images, or leave them out: --without-missing-images",
+            fault.text
         )
-    };
-    let bytes = blobs.read(&image.key, 0..image.size).await;
-    let bytes = bytes.map_err(|error| failed(error.to_string()))?;
-    let pieces: Vec<_> = bytes.try_collect().await?;
-    let bytes = pieces.concat();
-    if writer.write("images", &bytes)? != image.sha256 {
-        return Err(failed("their SHA-256 is another one".to_owned()).into());
-    }
+    })?;
+    writer.write("images", &bytes)?;
     Ok(())
 }
 

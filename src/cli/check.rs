@@ -4,17 +4,19 @@ use std::{num::NonZeroU32, process::ExitCode, time::Duration};
 
 use bytes::Bytes;
 use clap::Args;
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use url::Url;
 
 use super::{
-    output::{Error, print},
+    output::{Error, print, progress},
     session::Session,
+    stored_images,
 };
 use crate::{
     blob_store::BlobStore,
     config::{Config, CorsOrigins, Pooler},
-    db::{self, Conditions, ConnectOptions, Database, DatabaseUrl, Server},
+    db::{self, Conditions, ConnectOptions, Database, DatabaseUrl, Server, backups::Backup},
     domain::{address::is_loopback, caller::Scopes},
     http_client,
     limits::open_files::OpenFiles,
@@ -27,6 +29,9 @@ pub struct Check {
     /// Number of processes of the service: also add up their connections to PostgreSQL
     #[arg(long, value_name = "NUMBER")]
     replicas: Option<NonZeroU32>,
+    /// Also read all images, and list those that are missing or damaged
+    #[arg(long)]
+    images: bool,
 }
 
 /// Prints one line per part and one per warning; the exit code is a failure if any check fails.
@@ -64,7 +69,12 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
                 warnings.push(("database", ADMINISTRATION.to_owned()));
             }
             let images = images(config, current).await;
+            let stored_images = match current {
+                Some(session) if command.images => Some(stored_images(config, session).await),
+                _ => None,
+            };
             results.extend([("schema", schema), ("images", images)]);
+            results.extend(stored_images.map(|result| ("stored images", result)));
             session.close().await?;
         }
         Err(error) => {
@@ -328,6 +338,34 @@ fn schema(
         )
         .into()),
     }
+}
+
+/// Reads all images. Fails with a list of those that are missing or damaged.
+async fn stored_images(config: &Config, session: &Session) -> Result<String, Error> {
+    let blobs = BlobStore::new(config)?;
+    let database = Database::new(session.options.clone(), &config.database);
+    let bar = progress(ProgressBar::no_length(), "{spinner} {msg}")?;
+    let found = async {
+        let mut snapshot = Backup::begin(database.connect_without_timeout().await?).await?;
+        stored_images::find_faults(&mut snapshot, &blobs, &bar).await
+    };
+    let found = found.await;
+    bar.finish_and_clear();
+    database.close().await;
+    let (number, faults) = found?;
+    if faults.is_empty() {
+        return Ok(format!("{number}, all of them intact"));
+    }
+    let lines = faults
+        .iter()
+        .map(|fault| format!("\n{:23}{}", "", fault.text));
+    Err(format!(
+        "{} of {number} are missing or damaged; copy their files back from a backup of the image store, or delete the \
+         images:{}",
+        faults.len(),
+        lines.collect::<String>()
+    )
+    .into())
 }
 
 /// Writes a few bytes to the image store, and deletes them. Checks the owner of the store if a database is given.

@@ -28,6 +28,7 @@ mod seed;
 mod serve;
 mod session;
 mod sessions;
+mod stored_images;
 mod webhooks;
 
 use std::{
@@ -144,7 +145,7 @@ enum Command {
     /// The archive is a tar file with credentials and personal data. To compress and encrypt it:
     /// set -o pipefail; pet-inventory backup - | zstd | age --recipient KEY > FILE
     ///
-    /// With --json, for a file: {"file":…,"bytes":…,"pets":…,"images":…}
+    /// With --json, for a file: {"file":…,"bytes":…,"pets":…,"images":…,"imagesLeftOut":…}
     Backup(backup::Backup),
     /// Restore a backup into an empty database and an empty image store, all of it or nothing
     ///

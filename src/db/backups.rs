@@ -62,6 +62,8 @@ pub struct Backup {
     connection: PgConnection,
     /// Time of the snapshot.
     pub created_at: DateTime<Utc>,
+    /// SHA-256s, in hexadecimal, of images that are left out.
+    pub left_out: Vec<String>,
 }
 
 impl Backup {
@@ -78,6 +80,7 @@ impl Backup {
         Ok(Self {
             connection,
             created_at,
+            left_out: Vec::new(),
         })
     }
 
@@ -88,9 +91,13 @@ impl Backup {
         (table, columns): (&str, &str),
     ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]>, Error>>, Error> {
         let condition = match table {
-            "credentials" => CREDENTIALS,
-            "new_changes" => "order by seq",
-            _ => "",
+            "credentials" => CREDENTIALS.to_owned(),
+            "new_changes" => "order by seq".to_owned(),
+            "image_contents" | "images" => {
+                let left_out = self.left_out.join(",");
+                format!("where encode(sha256, 'hex') <> all ('{{{left_out}}}')")
+            }
+            _ => String::new(),
         };
         let statement = format!("copy (select {columns} from {table} {condition}) to stdout");
         let chunks = self.connection.copy_out_raw(&statement).await?;
@@ -102,8 +109,9 @@ impl Backup {
         let query = sqlx::query_as(
             "select encode(sha256, 'hex') as sha256, key, size,
                     (select pet_id from images where sha256 = content.sha256 limit 1)
-             from image_contents content",
+             from image_contents content where encode(sha256, 'hex') <> all ($1)",
         );
+        let query = query.bind(&self.left_out);
         query.fetch(&mut self.connection).map_err(Error::from)
     }
 

@@ -138,6 +138,7 @@ pub const METRICS: &[Described] = &[
     metric(Histogram, "images_rendering_seconds", &[], "Duration of the rendering of an image."),
     metric(Counter, "images_store_failures_total", &[("operation", &["read", "write", "delete"])],
         "Failed image store operations."),
+    metric(Counter, "images_missing_total", &[], "Requests of images that the image store has lost or damaged."),
     metric(Counter, "images_swept_total", &[("kind", &["deleted", "orphan"])],
         "Deleted orphaned blobs: of deleted images, and of uploads that were not completed."),
     metric(Counter, "images_sweep_failures_total", &[], "Failed deletions of orphaned blobs."),

@@ -693,14 +693,17 @@ async fn interrupted_backup_leaves_no_file_of_this_name() {
     backup.kill().await.expect("it runs");
     assert!(!file.exists());
 
-    store
-        .home
-        .refuses(&["backup", "a.tar"], "rm a.tar.partial")
-        .await;
     lock.execute("rollback").await.expect("no lock");
-    fs::remove_file(&partial).expect("removed");
+    fs::write(&partial, vec![b'x'; 1 << 20]).expect("a file");
+    let written = fs::File::open(&partial).expect("a file");
+    written.lock().expect("a lock");
+    let refused = "a.tar.partial: another command or user writes it";
+    store.home.refuses(&["backup", "a.tar"], refused).await;
+    assert!(partial.exists());
+    drop(written);
     store.home.run(&["backup", "a.tar"]).await.is(0);
     assert!(file.exists() && !partial.exists());
+    assert!(fs::metadata(&file).expect("a file").len() < 1 << 20);
 }
 
 fn change_one_byte(file: &Path) {
@@ -709,27 +712,92 @@ fn change_one_byte(file: &Path) {
     fs::write(file, bytes).expect("written");
 }
 
+/// Damages a file of an image; returns whether the service can tell without reading all of it.
+type Damage = fn(&Path) -> bool;
+
 #[tokio::test(flavor = "multi_thread")]
-async fn backup_reports_lost_and_damaged_images() {
+async fn lost_and_damaged_images_are_listed_left_out_and_404() {
+    const IMAGES: u32 = 30;
     let store = Store::empty().await;
     let app = store.serve().await;
     let pet = app.pet("Rex").await;
-    image(&app, pet, png(30, 30)).await;
-    let name = store.files().pop_first().expect("a file");
-    let file = store.images().join(&name[..2]).join(&name);
-    for damage in [change_one_byte, |file: &Path| {
-        fs::remove_file(file).expect("removed");
-    }] {
-        damage(&file);
+    let mut images = Vec::new();
+    for side in 1..=IMAGES {
+        images.push(image(&app, pet, png(side, 10)).await);
+    }
+    let all = store.files().len();
+    assert_eq!(all, images.len());
+    let (folder, away) = (store.images(), store.home.path().join("away"));
+    let check_store = async |intact: usize, is_noticed: bool| {
+        let output = store.home.run(&["check", "--images"]).await.is(1);
+        let listed = output
+            .stdout
+            .matches(&format!("an image of pet {pet} is "))
+            .count();
+        assert_eq!(listed, all - intact, "{output:?}");
+        output.stdout_has(&format!("{listed} of {IMAGES} are missing or damaged"));
+        let archive = ["backup", "a.tar"];
         store
             .home
-            .refuses(&["backup", "a.tar"], &format!("an image of pet {pet}"))
+            .refuses(&archive, &format!("an image of pet {pet}"))
             .await;
         for name in ["a.tar", "a.tar.partial"] {
             assert!(!store.home.path().join(name).exists());
         }
+        let archive = ["backup", "a.tar", "--without-missing-images", "--json"];
+        let output = store.home.run(&archive).await.is(0);
+        assert_eq!(
+            output.stderr.matches("left out: an image of pet").count(),
+            listed
+        );
+        let summary: Value = serde_json::from_str(&output.stdout).expect("JSON");
+        assert_eq!(summary["images"], intact);
+        assert_eq!(summary["imagesLeftOut"], listed);
+
+        let archive = store.home.path().join("a.tar");
+        let copy = Store::empty().await;
+        copy.home
+            .run(&["restore", archive.to_str().expect("text")])
+            .await
+            .is(0);
+        fs::remove_file(archive).expect("removed");
+        let restored = copy.serve().await;
+        let (mut found, mut kept) = (0, 0);
+        for image in &images {
+            let original = app.get(image).await.status;
+            let copied = restored.get(image).await.status;
+            assert!([200, 404].contains(&original), "{original}");
+            assert!([200, 404].contains(&copied), "{copied}");
+            found += usize::from(original == 200);
+            kept += usize::from(copied == 200);
+        }
+        assert_eq!(kept, intact);
+        assert_eq!(found, if is_noticed { intact } else { all });
+    };
+    fs::rename(&folder, &away).expect("moved");
+    check_store(0, true).await;
+    fs::remove_dir_all(&folder).expect("removed");
+    fs::rename(&away, &folder).expect("moved");
+
+    let name = store.files().pop_first().expect("a file");
+    let file = folder.join(&name[..2]).join(&name);
+    let bytes = fs::read(&file).expect("a file");
+    let damages: [Damage; 4] = [
+        |file| fs::remove_file(file).is_ok(),
+        |file| fs::write(file, "").is_ok(),
+        |file| fs::write(file, "x").is_ok(),
+        |file| {
+            change_one_byte(file);
+            false
+        },
+    ];
+    for damage in damages {
+        let is_noticed = damage(&file);
+        check_store(all - 1, is_noticed).await;
+        fs::write(&file, &bytes).expect("written");
     }
-    app.delete(&format!("/pet/{pet}")).is(200).await;
+    let output = store.home.run(&["check", "--images"]).await.is(0);
+    output.stdout_has("30, all of them intact");
     store.home.run(&["backup", "a.tar"]).await.is(0);
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: browsers treat the bytes as an image only. Their type is the one that was detected at the upload,
 //! sniffing is disabled, and a page in them could do nothing.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -11,7 +11,9 @@ use axum::{
     http::{HeaderMap, HeaderName, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use bytes::Bytes;
 use futures_util::TryStreamExt as _;
+use sha2::{Digest as _, Sha256};
 
 use super::{
     range::requested_range,
@@ -27,7 +29,7 @@ use crate::{
         response::counted,
         state::AppState,
     },
-    blob_store,
+    blob_store::{self, BlobStore},
     db::{
         self, Connection, Database,
         images::{Content, ContentHash, Rendering},
@@ -103,18 +105,18 @@ pub(super) async fn get(
             Some(width) => rendering(&state, requested.client, &content, width).await?,
             None => None,
         };
-        let Some(made) = made else {
+        let Some((made, unstored)) = made else {
             let tag = entity_tag(&content);
             let original = Rendering {
                 key: content.key,
                 kind: content.facts.kind,
                 size: content.size,
             };
-            return respond(&state, &requested, &original, &tag).await;
+            return respond(&state, &requested, (&original, None), &tag).await;
         };
         // A rendering that is created again may have other bytes (of a later release), but also has another key.
         let tag = made.key.rsplit('/').next().unwrap_or_default();
-        let sent = respond(&state, &requested, &made, tag).await;
+        let sent = respond(&state, &requested, (&made, unstored), tag).await;
         if is_missing(&sent) {
             state
                 .database
@@ -123,12 +125,19 @@ pub(super) async fn get(
         }
         sent
     };
-    let sent = attempt(content().await?).await;
+    let mut sent = attempt(content().await?).await;
     if is_missing(&sent) {
         // If the image was deleted after its row was read, this responds 404. A rendering is created again.
-        return attempt(content().await?).await;
+        sent = attempt(content().await?).await;
     }
-    sent
+    match sent {
+        Err(Error::BlobStore(error)) if error.is_of_object() => {
+            metrics::counter!("images_missing_total").increment(1);
+            tracing::error!(%error, "an image is lost");
+            Err(no_such_image(id))
+        }
+        sent => sent,
+    }
 }
 
 /// What a request of an image asks for.
@@ -144,23 +153,23 @@ struct Requested {
 
 /// Returns the entity tag of an image, without its quotes.
 pub(super) fn entity_tag(content: &Content) -> String {
-    content.sha256.iter().fold(String::new(), |mut tag, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(tag, "{byte:02x}");
-        tag
-    })
+    hexadecimal(&content.sha256)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    format!("{:x}", Bytes::copy_from_slice(bytes))
 }
 
 fn is_missing<T>(outcome: &Result<T, Error>) -> bool {
-    matches!(
-        outcome,
-        Err(Error::BlobStore(blob_store::Error::Missing(_)))
-    )
+    matches!(outcome, Err(Error::BlobStore(error)) if error.is_of_object())
 }
 
 pub(super) fn no_such_image(id: ImageId) -> Error {
     Error::NotFound(format!("image {id} of this pet"))
 }
+
+/// Rendering of an image, and its bytes if they could not be stored. Then, its key is their SHA-256.
+type Made = (Rendering, Option<Bytes>);
 
 /// Returns the rendering of an image, and creates it if it does not exist yet. Returns `None` if the image cannot be decoded.
 async fn rendering(
@@ -168,7 +177,7 @@ async fn rendering(
     address: Option<AddressKey>,
     content: &Content,
     width: RenderingWidth,
-) -> Result<Option<Rendering>, Error> {
+) -> Result<Option<Made>, Error> {
     // Anyone can request images: the look-ups of an address must not fill the queue for connections.
     let share = state.concurrency.renderings.take(address, 1)?;
     let found = find_rendering(&state.database, content.sha256, width).await?;
@@ -177,7 +186,7 @@ async fn rendering(
             .renderer
             .is_undecodable(&content.key, content.facts, width)
     {
-        return Ok(found);
+        return Ok(found.map(|found| (found, None)));
     }
     let (state, content) = (state.clone(), content.clone());
     // In a task of its own, so that the work is not lost if the client disconnects.
@@ -185,7 +194,7 @@ async fn rendering(
         let _share = share;
         let _lock = state.renderer.lock((content.sha256, width)).await;
         match find_rendering(&state.database, content.sha256, width).await? {
-            Some(rendering) => Ok(Some(rendering)),
+            Some(rendering) => Ok(Some((rendering, None))),
             None => make(&state, &content, width).await,
         }
     });
@@ -207,40 +216,50 @@ async fn make(
     state: &AppState,
     content: &Content,
     width: RenderingWidth,
-) -> Result<Option<Rendering>, Error> {
+) -> Result<Option<Made>, Error> {
     let original = async { Ok::<_, Error>(state.blobs.read_all(&content.key).await?) };
     let renderer = &state.renderer;
     let made = renderer.render(&content.key, content.facts, width, original);
     let Some(made) = made.await? else {
         return Ok(None);
     };
-    let size = made.bytes.len() as u64;
-    let mut upload = state.blobs.upload().await?;
-    upload.write(made.bytes).await?;
-    let rendering = Rendering {
-        key: upload.finish().await?,
+    let mut rendering = Rendering {
+        key: hexadecimal(&Sha256::digest(&made.bytes)),
         kind: made.kind,
-        size,
+        size: made.bytes.len() as u64,
     };
+    match store(&state.blobs, made.bytes.clone()).await {
+        Ok(key) => rendering.key = key,
+        Err(error) => {
+            tracing::warn!(%error, "failed to store a rendering; sending it all the same");
+            return Ok(Some((rendering, Some(made.bytes))));
+        }
+    }
     let stored = state.database.transact(async |transaction| {
         db::images::insert_rendering(transaction, &content.sha256, width, &rendering).await
     });
     if stored.await? {
-        return Ok(Some(rendering));
+        return Ok(Some((rendering, None)));
     }
     // Another replica was faster, or the image has been deleted.
     discard(&state.blobs, rendering.key).await;
     let found = find_rendering(&state.database, content.sha256, width).await?;
-    found
-        .map(Some)
-        .ok_or_else(|| Error::NotFound("this image".into()))
+    let found = found.ok_or_else(|| Error::NotFound("this image".into()))?;
+    Ok(Some((found, None)))
 }
 
-/// Responds with the bytes of an image or a rendering, which have the entity tag `tag`.
+/// Stores a rendering. Returns its key.
+async fn store(blobs: &BlobStore, bytes: Bytes) -> Result<String, blob_store::Error> {
+    let mut upload = blobs.upload().await?;
+    upload.write(bytes).await?;
+    upload.finish().await
+}
+
+/// Responds with the bytes of an image or a rendering, stored or not, which have the entity tag `tag`.
 async fn respond(
     state: &AppState,
     requested: &Requested,
-    image: &Rendering,
+    (image, unstored): (&Rendering, Option<Bytes>),
     tag: &str,
 ) -> Result<Response, Error> {
     let Requested {
@@ -288,8 +307,17 @@ async fn respond(
             let length = usize::try_from(length).unwrap_or(usize::MAX);
             // Before anything is read, so that a client that reads no responses causes no work.
             let share = state.concurrency.image(*client, length)?;
-            let (share, read) = (Arc::new(share), state.blobs.read(&image.key, range));
-            Body::from_stream(read.await?.map_ok(move |bytes| counted(bytes, &share)))
+            let share = Arc::new(share);
+            match unstored {
+                Some(bytes) => {
+                    let start = usize::try_from(range.start).unwrap_or(usize::MAX);
+                    Body::from(counted(bytes.slice(start..start + length), &share))
+                }
+                None => {
+                    let read = state.blobs.read(&image.key, range).await?;
+                    Body::from_stream(read.map_ok(move |bytes| counted(bytes, &share)))
+                }
+            }
         }
     };
     let length = [(header::CONTENT_LENGTH, length)];

@@ -306,20 +306,23 @@ async fn unwritable_store_is_503_for_uploads_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn missing_blob_is_500() {
+async fn lost_blob_is_404() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
-    let image = app.image(pet, &png(10, 10)).await;
+    let image = app.image(pet, &png(100, 10)).await;
     for path in app.files() {
         fs::remove_file(path).expect("removed");
     }
-    let response = app.image_of(pet, &image).await;
-    response.problem(500);
-    assert_eq!(
-        response.optional_header("cache-control"),
-        None,
-        "{response}"
-    );
+    let path = format!("/pet/{pet}/images/{image}");
+    for path in [path.clone(), format!("{path}?width=16")] {
+        let response = app.get(&path).await;
+        response.problem(404);
+        assert_eq!(
+            response.optional_header("cache-control"),
+            None,
+            "{response}"
+        );
+    }
     // An image with missing bytes can be deleted.
     app.delete(&format!("/pet/{pet}/images/{image}"))
         .is(200)
@@ -371,4 +374,23 @@ async fn image_deleted_during_requests_is_200_or_404() {
         }
     }
     app.assert_nothing_stored().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rendering_that_cannot_be_stored_is_sent() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let image = app.image(pet, &png(100, 10)).await;
+    // Files in place of the folders of all keys but this image's.
+    for number in 0..=u8::MAX {
+        let _ = File::create_new(app.folder.path().join(format!("{number:02x}")));
+    }
+    let path = format!("/pet/{pet}/images/{image}?width=16");
+    let whole = app.get(&path).is(200).await;
+    assert_eq!(whole.header("content-type"), "image/png");
+    let part = app.get(&path).header("range", "bytes=2-11").is(206).await;
+    assert_eq!(part.body, whole.body.slice(2..12));
+    let etag = whole.header("etag");
+    assert_eq!(part.header("etag"), etag);
+    app.get(&path).header("if-none-match", etag).is(304).await;
 }

@@ -221,6 +221,15 @@ async fn images(board: &mut Board) {
     board.expect("ImagesNotSwept", &mut delete).await;
     fs::remove_file(shop.images()).expect("removed");
     fs::rename(&away, shop.images()).expect("moved");
+    let lost = shop.upload(&service, pet).await.expect("stored");
+    for folder in fs::read_dir(shop.images()).expect("a folder") {
+        // The marker is none.
+        let _ = fs::remove_dir_all(folder.expect("an entry").path());
+    }
+    let get = async || {
+        service.request(Method::GET, &lost, &shop.key).is(404).await;
+    };
+    board.expect("ImagesLost", get).await;
     fs::write(shop.images().join(MARKER), "another").expect("a marker");
     board.expect("ImageStoreConflict", delete).await;
     service.stop().await;
