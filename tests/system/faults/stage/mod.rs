@@ -190,7 +190,11 @@ pub async fn metric(service: &Service, name: &str, labels: &str) -> f64 {
     let text = service.metrics().await;
     let lines = text
         .lines()
-        .filter(|line| line.starts_with(name) && line.contains(labels));
+        .filter(|line| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        })
+        .filter(|line| line.contains(labels));
     lines
         .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
         .sum()
