@@ -404,7 +404,7 @@ async fn row_36_refused_credentials_yield_503() {
         let refused_at = Instant::now();
         let unready = until(503, ready).await;
         tokio::time::sleep(time).await;
-        let is_open = stage.metric("db_client_breaker_open ", "").await;
+        let is_open = stage.metric("db_client_breaker_open", "").await;
         let refused = refused_at.elapsed();
         for statement in refusal.end.split(';') {
             let ran = administration.execute(statement).await;
