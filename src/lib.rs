@@ -67,7 +67,7 @@
 //!   idempotency      stored responses to a repeated POST
 //! api::compression   gzip or zstd, only of lists; also of the document, pages and metrics (api::layers::compress)
 //! api::extract       every invalid field at once (api::fields); uploads: api::images::receive
-//! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet
+//! api::pets::add     NewPetBody → domain NewPet → db::pets::add → StoredPet
 //!   db::batch        one statement for concurrent requests
 //!   db::record       the record of the change, in the same statement
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);

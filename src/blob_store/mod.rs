@@ -145,7 +145,8 @@ impl BlobStore {
         key: &str,
         range: Range<u64>,
     ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
-        // A range of a file is read here: `object_store` fails for one that begins behind the end.
+        // The range of a file is cut here, since `object_store` fails for one that begins behind the end: a truncated file is damaged, and
+        // the store is well.
         let asked = matches!(self.backend, Backend::Bucket(..)).then(|| range.clone());
         let options = GetOptions::default().with_range(asked);
         let begin = async {

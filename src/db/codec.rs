@@ -23,7 +23,7 @@ use crate::domain::{
 /// SHA-256 of a secret. The secret itself is never stored.
 pub type SecretHash = [u8; 32];
 
-/// Columns from which a [`StoredPet`] or its [`PetDetails`] are decoded: the first ones of a row.
+/// Columns from which a [`StoredPet`] or its [`PetDetails`] are decoded by position: the first ones of a row, in this order.
 macro_rules! pet_columns {
     () => {
         "id, version, status, details"
@@ -76,7 +76,7 @@ impl FromRow<'_, PgRow> for StoredPet {
     }
 }
 
-/// Returns what [`pet_columns`] have.
+/// Returns the values of [`pet_columns`]: identifier, version, status and details.
 pub(super) fn pet_of(row: &PgRow) -> Result<(PetId, Version, pet::Status, &[u8]), sqlx::Error> {
     let id: i64 = row.try_get_unchecked(0)?;
     let corrupt = |field: &str| sqlx::Error::Decode(format!("pets.{field} of pet {id}").into());

@@ -4,7 +4,7 @@
 //! so each sweep advances a nonce in the database and in the marker, and one that finds another nonce than its own deletes nothing.
 
 /// In place of the nonce in the marker of a store that copies of a database share. None of them sweeps it.
-pub const SHARED: &str = "shared";
+const SHARED: &str = "shared";
 
 /// Owner of the image store from the point of view of a database.
 #[derive(Debug, Clone)]
