@@ -24,12 +24,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
 use super::output::Error;
-use crate::db::backups::Sequences;
+use crate::db::backups::{Sequences, Table};
 
 /// Version of the format.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// Entries of rows are ended at this size, in bytes, after the current row.
 pub const ROWS: usize = 4 << 20;
+/// Maximum size of the path of an entry without its SHA-256, in bytes.
+pub const MAX_KIND: usize = 100 - "/".len() - 64;
 /// Size of the pieces in which entries are read, in bytes.
 const PIECE: u64 = 128 << 10;
 /// Maximum size of a header or manifest, in bytes.
@@ -52,13 +54,19 @@ pub struct Header {
     pub program: String,
     /// Time of the snapshot.
     pub created_at: DateTime<Utc>,
+    /// Tables, with the columns of their rows. Formats up to 2 had none.
+    #[serde(default)]
+    pub tables: Vec<Table>,
 }
 
 impl Header {
-    /// Returns true if the version of the program can be printed.
+    /// Returns true if the version of the program and the names can be printed.
     pub fn is_valid(&self) -> bool {
+        let columns = self.tables.iter().flat_map(|table| &table.columns);
+        let mut names = self.tables.iter().map(|table| &table.name).chain(columns);
         (1..=32).contains(&self.program.len())
             && (self.program.bytes()).all(|it| it.is_ascii_alphanumeric() || b".+-".contains(&it))
+            && names.all(|name| !name.contains(char::is_control))
     }
 }
 

@@ -27,8 +27,7 @@ use crate::{
     config::Config,
     db::{
         self, Database,
-        backups::{self, StoredImage},
-        schema::TABLES,
+        backups::{self, StoredImage, Table},
     },
 };
 
@@ -149,13 +148,14 @@ impl Backup {
             schema: db::schema::latest(),
             program: env!("CARGO_PKG_VERSION").to_owned(),
             created_at: backup.created_at,
+            tables: backup.tables.clone(),
         };
         writer.write_json("header", &header)?;
         let mut manifest = Manifest::default();
-        for table in TABLES {
-            bar.set_message(table.0);
-            let number = write_rows(&mut writer, &mut backup, table).await?;
-            manifest.rows.insert(table.0.to_owned(), number);
+        for table in header.tables {
+            bar.set_message(table.name.clone());
+            let number = write_rows(&mut writer, &mut backup, &table).await?;
+            manifest.rows.insert(table.name, number);
         }
         bar.set_message("images");
         {
@@ -203,9 +203,16 @@ impl Write for Pipe {
 async fn write_rows(
     writer: &mut Writer,
     backup: &mut backups::Backup,
-    table: (&str, &str),
+    table: &Table,
 ) -> Result<u64, Error> {
-    let kind = format!("tables/{}", table.0);
+    let kind = format!("tables/{}", table.name);
+    if kind.len() > archive::MAX_KIND {
+        return Err(format!(
+            "the name of the table {} is too long for an archive: rename it, or move it to another schema",
+            table.name
+        )
+        .into());
+    }
     let (mut number, mut content) = (0, Vec::new());
     let mut chunks = pin!(backup.rows(table).await?);
     while let Some(chunk) = chunks.try_next().await? {

@@ -27,7 +27,6 @@ use crate::{
     config::{Config, DemoKeys},
     db::{
         self, Database, backups,
-        schema::TABLES,
         schema::{EXPORT, is_known},
     },
     maintenance::orphaned_blobs,
@@ -82,7 +81,8 @@ impl Restore {
         session.close().await?;
         bar.finish_and_clear();
         let (manifest, disabled) = result?;
-        let (pets, images) = (manifest.rows["pets"], manifest.images);
+        let (pets, images) = (manifest.rows.get("pets"), manifest.images);
+        let pets = pets.copied().unwrap_or_default();
         let is_embedded = config.database.url.is_none();
         let mut note = if is_embedded && config.local_postgres.demo_keys != DemoKeys::Never {
             format!("{NOTE}. {NOTE_OF_DEMO_KEYS}")
@@ -153,13 +153,20 @@ async fn restore(
     let mut restore = backups::Restore::begin(connection)
         .await?
         .ok_or(NOT_EMPTY)?;
+    if let Some(missing) = restore.lacks(&header.tables) {
+        return Err(format!(
+            "the archive has {missing}, which the schema of this program lacks: if it was added by hand, prepare an empty \
+             database with: pet-inventory migrate, add it there, and restore the archive then"
+        )
+        .into());
+    }
     check_owner(&database, &blobs).await?;
     if !blobs.is_empty().await? {
         return Err(STORE_NOT_EMPTY.into());
     }
     let mut keys = Vec::new();
     let result = async {
-        let manifest = read(entries, &mut restore, &blobs, &mut keys, bar).await?;
+        let manifest = read(header, entries, &mut restore, &blobs, &mut keys, bar).await?;
         let name = async { Ok::<_, Error>(database.run(db::images::begin_sweep).await?.database) };
         blobs.mark(name).await?;
         // Another database may have marked the store meanwhile.
@@ -195,6 +202,7 @@ async fn check_owner(database: &Database, blobs: &BlobStore) -> Result<(), Error
 
 /// Adds the content of the archive to the database and the image store. Appends the keys of the images to `keys`.
 async fn read(
+    header: &Header,
     entries: &mut Entries<'_>,
     restore: &mut backups::Restore,
     blobs: &BlobStore,
@@ -202,17 +210,18 @@ async fn read(
     bar: &ProgressBar,
 ) -> Result<Manifest, Error> {
     let (mut found, mut sha256s) = (Manifest::default(), HashSet::new());
-    for (table, _) in TABLES {
-        found.rows.insert(table.to_owned(), 0);
+    for table in &header.tables {
+        found.rows.insert(table.name.clone(), 0);
     }
     loop {
         let mut entry = Entry::next(entries)?;
         let name = entry.kind.strip_prefix("tables/");
-        if let Some(table) = TABLES.into_iter().find(|(table, _)| name == Some(table)) {
-            bar.set_message(table.0);
+        let mut tables = header.tables.iter();
+        if let Some(table) = tables.find(|table| name == Some(&*table.name)) {
+            bar.set_message(table.name.clone());
             let mut rows = restore.rows(table).await?;
             entry.read(async |piece| Ok(rows.add(piece).await?)).await?;
-            *found.rows.entry(table.0.to_owned()).or_default() += rows.finish().await?;
+            *found.rows.entry(table.name.clone()).or_default() += rows.finish().await?;
         } else if entry.kind == "images" {
             bar.set_message("images");
             if !sha256s.insert(entry.sha256.clone()) {

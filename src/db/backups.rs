@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use futures_util::{Stream, TryStreamExt};
+use serde::{Deserialize, Serialize};
 use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, FromRow, PgConnection, Row as _,
     postgres::PgCopyIn,
@@ -19,7 +20,7 @@ use super::{
     deadline::with_timeout,
     error::Error,
     record::{self, Record},
-    schema::{SEQUENCES, TABLES},
+    schema::{OMITTED, SEQUENCES},
 };
 use crate::domain::{
     change::{Action, Initiator, Kind},
@@ -42,6 +43,48 @@ const VERSIONS_AFTER_BACKUP: i64 = 1 << 32;
 /// Last value of each of [`SEQUENCES`], by name; 0 for one that has given none.
 pub type Sequences = BTreeMap<String, i64>;
 
+/// Table of an archive.
+#[derive(Debug, Clone, PartialEq, Eq, FromRow, Serialize, Deserialize)]
+pub struct Table {
+    /// Name, quoted if SQL needs it.
+    pub name: String,
+    /// Names of the columns in the order of the rows, quoted if SQL needs it.
+    pub columns: Vec<String>,
+    /// Names of the other tables that its rows refer to.
+    #[serde(skip)]
+    references: Vec<String>,
+}
+
+/// Returns all tables and columns of the schema but [`OMITTED`] ones and those of extensions. Each table comes after those that its
+/// rows refer to. Of the catalogs, `information_schema` lacks those that the role may not read, which must not be lost silently.
+async fn tables(connection: &mut PgConnection) -> Result<Vec<Table>, Error> {
+    let query = sqlx::query_as(
+        "select quote_ident(relname) as name, array_agg(quote_ident(attname) order by attnum) as columns,
+                array(
+                    select distinct quote_ident(referenced.relname) from pg_constraint
+                    join pg_class referenced on referenced.oid = confrelid
+                    where conrelid = pg_class.oid and contype = 'f' and confrelid <> conrelid
+                ) as references
+         from pg_class join pg_attribute on attrelid = pg_class.oid
+         where relnamespace = (select relnamespace from pg_class where oid = '_sqlx_migrations'::regclass) and relkind = 'r'
+             and attnum > 0 and not attisdropped and attgenerated = ''
+             and relname <> all ($1) and relname || '.' || attname <> all ($1)
+             and not exists (select from pg_depend where objid = pg_class.oid and deptype = 'e')
+         group by pg_class.oid, relname order by relname",
+    );
+    let query = query.bind(&OMITTED[..]);
+    let mut rest: Vec<Table> = query.fetch_all(connection).await?;
+    let mut ordered: Vec<Table> = Vec::with_capacity(rest.len());
+    while !rest.is_empty() {
+        let names: Vec<_> = rest.iter().map(|table| table.name.clone()).collect();
+        let waits = |table: &Table| table.references.iter().any(|it| names.contains(it));
+        let next = rest.iter().position(|table| !waits(table));
+        // Tables that refer to each other are not of this program.
+        ordered.push(rest.remove(next.unwrap_or_default()));
+    }
+    Ok(ordered)
+}
+
 /// Bytes of an image in the image store.
 #[derive(Debug, FromRow)]
 pub struct StoredImage {
@@ -62,6 +105,8 @@ pub struct Backup {
     connection: PgConnection,
     /// Time of the snapshot.
     pub created_at: DateTime<Utc>,
+    /// Tables of the snapshot, in the order of an archive.
+    pub tables: Vec<Table>,
     /// SHA-256s, in hexadecimal, of images that are left out.
     pub left_out: Vec<String>,
 }
@@ -78,19 +123,20 @@ impl Backup {
         let query = sqlx::query_scalar("select now()");
         let created_at = query.fetch_one(&mut connection).await?;
         Ok(Self {
-            connection,
             created_at,
+            tables: tables(&mut connection).await?,
+            connection,
             left_out: Vec::new(),
         })
     }
 
-    /// Streams the rows of one of [`TABLES`]. Each chunk ends with a complete row, and each row with a line break, which
-    /// rows do not contain otherwise.
+    /// Streams the rows of a table. Each chunk ends with a complete row, and each row with a line break, which rows do not
+    /// contain otherwise.
     pub async fn rows(
         &mut self,
-        (table, columns): (&str, &str),
+        Table { name, columns, .. }: &Table,
     ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]>, Error>>, Error> {
-        let condition = match table {
+        let condition = match &**name {
             "credentials" => CREDENTIALS.to_owned(),
             "new_changes" => "order by seq".to_owned(),
             "image_contents" | "images" => {
@@ -99,7 +145,8 @@ impl Backup {
             }
             _ => String::new(),
         };
-        let statement = format!("copy (select {columns} from {table} {condition}) to stdout");
+        let columns = columns.join(", ");
+        let statement = format!("copy (select {columns} from {name} {condition}) to stdout");
         let chunks = self.connection.copy_out_raw(&statement).await?;
         Ok(chunks.map_err(Error::from))
     }
@@ -152,23 +199,25 @@ pub async fn has_tables(connection: &mut PgConnection) -> Result<bool, Error> {
 #[derive(Debug)]
 pub struct Restore {
     connection: PgConnection,
+    tables: Vec<Table>,
 }
 
 impl Restore {
     /// Begins a restore into a database with the schema. Returns `None` if one of its tables has rows. Other transactions can only
     /// read them until the end.
     pub async fn begin(mut connection: PgConnection) -> Result<Option<Self>, Error> {
-        let tables = TABLES.map(|(table, _)| table).join(", ");
-        let begin = format!(
-            "begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0;
-             lock table {tables} in exclusive mode;
-             deallocate all"
-        );
-        connection.execute(AssertSqlSafe(begin)).await?;
-        let tables = TABLES.map(|(table, _)| table).into_iter();
-        let empty = tables.filter(|table| !TABLES_WITH_A_ROW.contains(table));
+        const BEGIN: &str = "begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0;
+            deallocate all";
+        connection.execute(BEGIN).await?;
+        let tables = tables(&mut connection).await?;
+        let names: Vec<_> = tables.iter().map(|table| &*table.name).collect();
+        let lock = format!("lock table {} in exclusive mode", names.join(", "));
+        connection.execute(AssertSqlSafe(lock)).await?;
+        let empty = names
+            .iter()
+            .filter(|name| !TABLES_WITH_A_ROW.contains(name));
         let has_rows: Vec<_> = empty
-            .map(|table| format!("exists (select from {table})"))
+            .map(|name| format!("exists (select from {name})"))
             .collect();
         let has_rows = AssertSqlSafe(format!("select {}", has_rows.join(" or ")));
         let has_rows: bool = sqlx::query_scalar(has_rows)
@@ -181,23 +230,35 @@ impl Restore {
             let delete = AssertSqlSafe(format!("delete from {table}"));
             connection.execute(delete).await?;
         }
-        Ok(Some(Self { connection }))
+        Ok(Some(Self { connection, tables }))
     }
 
-    /// Begins to add rows to one of [`TABLES`], of which an archive may have several parts.
+    /// Returns a table or column of an archive that the database lacks, if there is one.
+    pub fn lacks(&self, archived: &[Table]) -> Option<String> {
+        archived.iter().find_map(|table| {
+            let Some(found) = self.tables.iter().find(|it| it.name == table.name) else {
+                return Some(table.name.clone());
+            };
+            let mut columns = table.columns.iter();
+            let column = columns.find(|column| !found.columns.contains(column))?;
+            Some(format!("{}.{column}", table.name))
+        })
+    }
+
+    /// Begins to add rows to a table that the database does not [lack](Self::lacks), of which an archive may have several parts.
     pub async fn rows(
         &mut self,
-        (table, columns): (&str, &str),
+        Table { name, columns, .. }: &Table,
     ) -> Result<RestoredRows<'_>, Error> {
-        let statement = format!("copy {table} ({columns}) from stdin");
+        let statement = format!("copy {name} ({}) from stdin", columns.join(", "));
         Ok(RestoredRows(self.connection.copy_in_raw(&statement).await?))
     }
 
     /// Returns true if each table has this number of rows.
     pub async fn has_rows(&mut self, rows: &BTreeMap<String, u64>) -> Result<bool, Error> {
-        for (table, _) in TABLES {
-            if let Some(expected) = rows.get(table) {
-                let count = AssertSqlSafe(format!("select count(*) from {table}"));
+        for Table { name, .. } in &self.tables {
+            if let Some(expected) = rows.get(name) {
+                let count = AssertSqlSafe(format!("select count(*) from {name}"));
                 let count: i64 = sqlx::query_scalar(count)
                     .fetch_one(&mut self.connection)
                     .await?;

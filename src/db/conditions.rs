@@ -5,7 +5,7 @@ use sqlx::{PgConnection, Row as _, migrate::Migration};
 use super::{
     deadline::with_timeout,
     error::Error,
-    schema::{OMITTED_TABLES, SEQUENCES, TABLES, pending_on},
+    schema::{SEQUENCES, TABLES, pending_on},
     server::ServerVersion,
 };
 
@@ -46,9 +46,7 @@ impl Conditions {
                     from unnest($2) name cross join unnest('{usage,select,update}'::text[]) privilege
                     where to_regclass(name) is not null and not has_sequence_privilege(name, privilege)
                 ) as denied";
-        let tables = TABLES.iter().map(|(table, _)| *table);
-        let tables: Vec<_> = tables.chain(OMITTED_TABLES).collect();
-        let query = sqlx::query(FACTS).bind(tables).bind(&SEQUENCES[..]);
+        let query = sqlx::query(FACTS).bind(&TABLES[..]).bind(&SEQUENCES[..]);
         let facts = with_timeout(query.fetch_one(&mut *connection)).await?;
         let names = |column: &str| facts.try_get::<Vec<String>, _>(column);
         let mut state = Self::default();
