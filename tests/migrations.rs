@@ -27,9 +27,10 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0309, came together.
-const ROWS: [(i64, &str); 1] = [(
-    309,
-    r#"with acme as (
+const ROWS: [(i64, &str); 2] = [
+    (
+        309,
+        r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
           returning id
       )
@@ -114,7 +115,9 @@ const ROWS: [(i64, &str); 1] = [(
       update credentials set name = 'till 3', rotated_at = now() where kind = 'api_key';
       select name from callers where name collate "C" >= 'ac' and name collate "C" < 'ad';
       insert into webhook_attempts (webhook_id, attempts) values (1, '[]')"#,
-)];
+    ),
+    (310, "insert into last_backup (at) values (now())"),
+];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {
     db::migrations::apply(options, Pooler::None).await

@@ -30,6 +30,8 @@ use crate::db::backups::{Sequences, Table};
 pub const FORMAT: u32 = 3;
 /// Entries of rows are ended at this size, in bytes, after the current row.
 pub const ROWS: usize = 4 << 20;
+/// First bytes of an archive: the path of the header.
+pub const BEGINNING: &[u8] = b"header/";
 /// Maximum size of the path of an entry without its SHA-256, in bytes.
 pub const MAX_KIND: usize = 100 - "/".len() - 64;
 /// Size of the pieces in which entries are read, in bytes.
@@ -118,10 +120,10 @@ impl<W: Write> Writer<W> {
         Ok(sha256)
     }
 
-    /// Writes a header or manifest.
+    /// Writes a header or manifest, and passes on what is buffered: an interrupted archive is recognized by its [`BEGINNING`].
     pub fn write_json(&mut self, kind: &str, content: &impl Serialize) -> Result<(), Error> {
         self.write(kind, &serde_json::to_vec(content)?)?;
-        Ok(())
+        Ok(self.archive.get_mut().flush()?)
     }
 
     /// Writes the end of the archive.

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use clap::Args;
 use futures_util::TryStreamExt as _;
 use indicatif::{ProgressBar, ProgressBarIter};
@@ -18,7 +19,7 @@ use serde_json::json;
 use super::{
     archive::{self, FORMAT, Header, Manifest},
     output::{Error, print, progress},
-    partial_file::PartialFile,
+    partial_file::{PartialFile, remove_interrupted},
     session::Session,
     stored_images::{self, Fault},
 };
@@ -93,7 +94,15 @@ impl Backup {
         config: &Config,
         session: &Session,
     ) -> Result<(Manifest, Vec<Fault>, u64), Error> {
-        let file = (!self.is_stdout()).then(|| PartialFile::create(&self.file, OWNER_ONLY));
+        let file = (!self.is_stdout()).then(|| {
+            for removed in remove_interrupted(&self.file, archive::BEGINNING) {
+                eprintln!(
+                    "removed {}, which an interrupted backup had left",
+                    removed.display()
+                );
+            }
+            PartialFile::create(&self.file, OWNER_ONLY)
+        });
         let file = file.transpose()?;
         let out: Box<dyn Write> = match &file {
             Some(file) => Box::new(file.open()?),
@@ -106,40 +115,38 @@ impl Backup {
         let bar = ProgressBar::no_length();
         let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec} {msg}")?;
         bar.enable_steady_tick(Duration::from_millis(100));
-        let written = self.write(config, session, out, &bar).await;
+        let database = Database::new(session.options.clone(), &config.database);
+        let written = self.write(config, session, &database, out, &bar).await;
         bar.finish_and_clear();
-        let (manifest, left_out) = written?;
+        let (created_at, manifest, left_out) = written?;
         if let Some(file) = file {
             file.finish()?;
+        }
+        let stored =
+            database.run(async |connection| backups::set_last(connection, created_at).await);
+        if let Err(error) = stored.await {
+            eprintln!("the time of this backup is not in the metrics: {error}");
         }
         Ok((manifest, left_out, bar.position()))
     }
 
-    /// Writes the archive. Returns its content, and the images that it leaves out.
+    /// Writes the archive. Returns the time of its snapshot, its content, and the images that it leaves out.
     async fn write(
         &self,
         config: &Config,
         session: &Session,
+        database: &Database,
         out: Box<dyn Write>,
         bar: &ProgressBar,
-    ) -> Result<(Manifest, Vec<Fault>), Error> {
+    ) -> Result<(DateTime<Utc>, Manifest, Vec<Fault>), Error> {
         const OLDER: &str = "the schema is older than this program: back up with the program of its version, or upgrade it \
             with: pet-inventory migrate";
         let pending = db::migrations::pending(&session.options, config.database.pooler).await?;
         if !pending.is_empty() {
             return Err(OLDER.into());
         }
-        let database = Database::new(session.options.clone(), &config.database);
         let mut backup = backups::Backup::begin(database.connect_without_timeout().await?).await?;
         let blobs = BlobStore::new(config)?;
-        let left_out = if self.without_missing_images {
-            stored_images::find_faults(&mut backup, &blobs, bar)
-                .await?
-                .1
-        } else {
-            Vec::new()
-        };
-        backup.left_out = left_out.iter().map(|fault| fault.sha256.clone()).collect();
         let out = BufWriter::with_capacity(1 << 20, bar.wrap_write(out));
         let mut writer = Writer::new(out, backup.created_at);
         let header = Header {
@@ -151,6 +158,13 @@ impl Backup {
             tables: backup.tables.clone(),
         };
         writer.write_json("header", &header)?;
+        let left_out = if self.without_missing_images {
+            let found = stored_images::find_faults(&mut backup, &blobs, bar);
+            found.await?.1
+        } else {
+            Vec::new()
+        };
+        backup.left_out = left_out.iter().map(|fault| fault.sha256.clone()).collect();
         let mut manifest = Manifest::default();
         for table in header.tables {
             bar.set_message(table.name.clone());
@@ -168,7 +182,7 @@ impl Backup {
         manifest.sequences = backup.sequences().await?;
         writer.write_json("manifest", &manifest)?;
         writer.finish()?;
-        Ok((manifest, left_out))
+        Ok((header.created_at, manifest, left_out))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, Write},
+    io::{self, Read as _, Write},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
@@ -61,6 +61,30 @@ impl<'a> PartialFile<'a> {
         persisted.map_err(|error| named(error.error))?;
         Ok(())
     }
+}
+
+/// Removes the partial files in the folder of `file` that interrupted commands have left: those of this user that begin with these
+/// bytes, and that no command writes. Returns their paths.
+pub fn remove_interrupted(file: &Path, beginning: &[u8]) -> Vec<PathBuf> {
+    let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+    let files = fs::read_dir(folder.unwrap_or(Path::new(".")));
+    let paths = files.into_iter().flatten().flatten().map(|it| it.path());
+    let partial = paths.filter(|path| path.extension().is_some_and(|it| it == "partial"));
+    let is_removed = |path: &PathBuf| {
+        let mut options = File::options();
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let mut opened = options.read(true).custom_flags(flags.bits()).open(path)?;
+        let mut found = vec![0; beginning.len()];
+        opened.read_exact(&mut found)?;
+        let is_interrupted = found == beginning && lock(&opened, path)?;
+        if is_interrupted {
+            fs::remove_file(path)?;
+        }
+        Ok::<_, io::Error>(is_interrupted)
+    };
+    partial
+        .filter(|path| is_removed(path).unwrap_or_default())
+        .collect()
 }
 
 /// Locks a file of this user until it is closed. Returns false if it is locked, another user's, or no longer at `path`.

@@ -187,6 +187,23 @@ pub async fn is_in_progress(connection: &mut PgConnection) -> Result<bool, Error
     with_timeout(query.fetch_one(connection)).await
 }
 
+/// Stores the time of the snapshot of a complete backup, for [`last`].
+pub async fn set_last(connection: &mut PgConnection, at: DateTime<Utc>) -> Result<(), Error> {
+    let query = sqlx::query(
+        "insert into last_backup (at) values ($1) on conflict (is_only) do update set at = excluded.at",
+    );
+    with_timeout(query.bind(at).execute(connection)).await?;
+    Ok(())
+}
+
+/// Returns the time of the snapshot of the last complete backup in seconds since 1970, or 0 if there is none.
+pub async fn last(connection: &mut PgConnection) -> Result<f64, Error> {
+    let query = sqlx::query_scalar(
+        "select coalesce(extract(epoch from max(at)), 0)::float8 from last_backup",
+    );
+    with_timeout(query.fetch_one(connection)).await
+}
+
 /// Returns true if the database has any table, of this program or of another.
 pub async fn has_tables(connection: &mut PgConnection) -> Result<bool, Error> {
     // A plain-text query: behind a pooler, nothing can be prepared outside a transaction.

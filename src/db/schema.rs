@@ -62,7 +62,7 @@ pub(super) async fn pending_on(
 }
 
 /// Tables of the schema.
-pub const TABLES: [&str; 23] = [
+pub const TABLES: [&str; 24] = [
     "_sqlx_migrations",
     "caller_usage",
     "callers",
@@ -76,6 +76,7 @@ pub const TABLES: [&str; 23] = [
     "image_renderings",
     "images",
     "inventory_changes",
+    "last_backup",
     "limit_usage",
     "new_changes",
     "orders",
@@ -89,11 +90,12 @@ pub const TABLES: [&str; 23] = [
 ];
 
 /// What a backup leaves out: tables and columns. It has all others that the database has, generated columns excepted.
-pub const OMITTED: [&str; 17] = [
+pub const OMITTED: [&str; 18] = [
     // Of one database.
     "_sqlx_migrations",
     "image_leftovers",
     "image_place",
+    "last_backup",
     // Filled again by triggers or the service.
     "image_renderings",
     "inventory_changes",

@@ -1,6 +1,6 @@
 //! Periodic maintenance: purges expired data, folds inventory changes and names of pets, keeps the tags that are suggested,
-//! publishes the record of changes, returns unused requests to limits, and writes the last uses of API keys and the usage of
-//! callers.
+//! publishes the record of changes, returns unused requests to limits, writes the last uses of API keys and the usage of callers,
+//! and shows the time of the last backup.
 //!
 //! Invariant: without it, only memory, storage and latency grow, limits count requests that were not used, operators do not
 //! see the last uses, and searches by name and tag do not find what plain SQL or a restore has written.
@@ -68,6 +68,7 @@ pub fn start(maintained: Maintained) -> JoinSet<()> {
         maintained.change_retention,
     ));
     tasks.spawn(write_key_uses(maintained.authenticator));
+    tasks.spawn(show_last_backup(database.clone()));
     tasks.spawn(orphaned_blobs::sweep(
         database,
         maintained.blobs,
@@ -175,6 +176,19 @@ async fn write_key_uses(authenticator: Authenticator) {
         if let Err(error) = authenticator.write_key_uses().await {
             tracing::warn!(%error, "failed to write the last uses of API keys; retrying in 60 s");
         }
+    }
+}
+
+/// Shows the time of the last backup in the metrics.
+async fn show_last_backup(database: Database) {
+    loop {
+        match database.run(db::backups::last).await {
+            Ok(last) => metrics::gauge!("backup_last_success_timestamp_seconds").set(last),
+            Err(error) => {
+                tracing::warn!(%error, "failed to read the time of the last backup; retrying in 60 s");
+            }
+        }
+        sleep(Duration::from_mins(1)).await;
     }
 }
 

@@ -145,6 +145,9 @@ pub const METRICS: &[Described] = &[
     metric(Gauge, "images_store_conflict", &[],
         "Owner of the image store: 1 is another database or a copy of this one (nothing is deleted), 0 is this one."),
 
+    metric(Gauge, "backup_last_success_timestamp_seconds", &[],
+        "Time of the last complete backup (pet-inventory backup), in seconds since 1970, as of the last minute; 0 if there is none."),
+
     metric(Counter, "log_dropped_lines_total", &[], "Log lines dropped because stderr was too slow, or its disk full."),
     metric(Counter, "otlp_exports_total", &[("result", &["ok", "failed"])],
         "Exports of spans to telemetry.otlp_endpoint."),

@@ -687,24 +687,43 @@ async fn forged_archive_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn interrupted_backup_leaves_no_file_of_this_name() {
+async fn interrupted_backups_leave_no_file() {
     let store = Store::empty().await;
     let app = store.serve().await;
     app.pet("Rex").await;
     let mut lock = store.database.lock("users").await;
-    let mut backup = store
-        .home
-        .command(["backup", "a.tar"])
-        .spawn()
-        .expect("the program");
-    let [file, partial] = ["a.tar", "a.tar.partial"].map(|name| store.home.path().join(name));
-    eventually(async || partial.exists()).await;
+    let path = |name: &str| store.home.path().join(name);
+    let [file, partial, other] = ["a.tar", "a.tar.partial", "monday.tar.partial"].map(path);
+    let [mut first, mut second, mut running] = ["a.tar", "monday.tar", "running.tar"].map(|name| {
+        let mut backup = store.home.command(["backup", name]);
+        backup.spawn().expect("the program")
+    });
+    let has_begun = |file: &Path| fs::metadata(file).is_ok_and(|file| file.len() > 0);
+    eventually(async || {
+        has_begun(&partial) && has_begun(&other) && has_begun(&path("running.tar.partial"))
+    })
+    .await;
     let mode = fs::metadata(&partial).expect("a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    backup.kill().await.expect("it runs");
+    for backup in [&mut first, &mut second] {
+        backup.kill().await.expect("it runs");
+    }
     assert!(!file.exists());
+    fs::write(path("another.partial"), "of another program").expect("a file");
+    fs::write(path("short.partial"), "").expect("a file");
+    let output = store.home.run(&["backup", "missing/a.tar"]).await.is(1);
+    output.stderr_has("missing/a.tar.partial: No such file or directory");
+    let next = store.home.run(&["backup", "b.tar"]);
+    let (output, ()) = tokio::join!(next, async {
+        eventually(async || has_begun(&path("b.tar.partial"))).await;
+        lock.execute("rollback").await.expect("no lock");
+    });
+    let removed = "monday.tar.partial, which an interrupted backup had left";
+    output.is(0).stderr_has(removed);
+    assert!(running.wait().await.expect("its end").success());
+    assert!(path("running.tar").exists() && !partial.exists() && !other.exists());
+    assert!(path("another.partial").exists() && path("short.partial").exists());
 
-    lock.execute("rollback").await.expect("no lock");
     fs::write(&partial, vec![b'x'; 1 << 20]).expect("a file");
     let written = fs::File::open(&partial).expect("a file");
     written.lock().expect("a lock");

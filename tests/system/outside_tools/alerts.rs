@@ -265,7 +265,7 @@ async fn webhooks(board: &mut Board) {
     service.stop().await;
 }
 
-/// A full disk behind stderr, a collector and an issuer that are down, and few open files.
+/// A full disk behind stderr, backups that have stopped, a collector and an issuer that are down, and few open files.
 async fn surroundings(board: &mut Board) {
     let shop = Shop::new().await;
     let down = format!("http://{}", free_address());
@@ -274,6 +274,9 @@ async fn surroundings(board: &mut Board) {
          jwks_url = \"{down}/keys\"\n"
     );
     shop.home.write("issuer.toml", &issuer);
+    shop.home.run(&["backup", "a.tar"]).await.is(0);
+    let older = "update last_backup set at = at - interval '49 hours'";
+    shop.database.run(older).await;
     let script = "ulimit -n 128; exec \"$0\" \"$@\"";
     let mut command = shop
         .home
@@ -309,6 +312,7 @@ async fn surroundings(board: &mut Board) {
     let mut clients = Vec::new();
     let connect = async || clients.extend(TcpStream::connect(service.address).await);
     board.expect("ConnectionsRunOut", connect).await;
+    board.expect("BackupOld", async || {}).await;
     drop(clients);
     service.stop().await;
 }
