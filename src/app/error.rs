@@ -7,6 +7,7 @@ use crate::{
     domain::{Invalid, address::ListenAddress},
     embedded_postgres,
     limits::open_files::TooFew,
+    maintenance::orphaned_blobs,
     telemetry,
 };
 
@@ -45,6 +46,8 @@ pub enum Error {
     EmbeddedPostgres(#[from] embedded_postgres::Error),
     #[error(transparent)]
     BlobStore(#[from] blob_store::Error),
+    #[error("{}", orphaned_blobs::LOST)]
+    ImagesLost,
     #[error("BOOTSTRAP_API_KEY {0}")]
     BootstrapKey(Invalid),
     #[error(transparent)]

@@ -39,7 +39,7 @@ use crate::{
         requests::RateLimits,
         resources::{BodyLimits, ConcurrencyLimits, Uploads},
     },
-    maintenance::{self, Maintained},
+    maintenance::{self, Maintained, orphaned_blobs},
     server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers},
     telemetry::{self, Metrics},
     webhooks,
@@ -78,6 +78,10 @@ impl App {
         // Before the first metric is looked up.
         let metrics = telemetry::metrics()?;
         let (database, embedded_postgres) = open_database(&config).await?;
+        let blobs = BlobStore::new(&config)?;
+        if orphaned_blobs::is_lost(&database, &blobs).await? {
+            return Err(Error::ImagesLost);
+        }
 
         let (api, private) = inherited.listen(&config)?;
         let mut admitted = Vec::new();
@@ -90,7 +94,6 @@ impl App {
         }
 
         let limits = RateLimits::new(&config, database.clone(), clock.clone());
-        let blobs = BlobStore::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
         let links = Links::new(config.server.public_url.as_ref());

@@ -368,22 +368,26 @@ async fn stored_images(config: &Config, session: &Session) -> Result<String, Err
     .into())
 }
 
-/// Writes a few bytes to the image store, and deletes them. Checks the owner of the store if a database is given.
+/// Checks that the image store is that of the database, if one is given. Writes a few bytes to it, and deletes them.
 async fn images(config: &Config, session: Option<&Session>) -> Result<String, Error> {
     let blobs = BlobStore::new(config)?;
     blobs.refuse_root()?;
+    if let Some(session) = session {
+        let database = Database::new(session.options.clone(), &config.database);
+        let is_lost = orphaned_blobs::is_lost(&database, &blobs).await;
+        let owner = orphaned_blobs::find_owner(&database, &blobs).await;
+        database.close().await;
+        if is_lost? {
+            return Err(orphaned_blobs::LOST.into());
+        }
+        if owner?.is_some_and(|(marker, owner)| !owner.matches(&marker.owner)) {
+            return Err(orphaned_blobs::CONFLICT.into());
+        }
+    }
     let mut upload = blobs.upload().await?;
     upload.write(Bytes::from_static(b"check")).await?;
     let key = upload.finish().await?;
     blobs.delete(&[key]).await?;
-    if let Some(session) = session {
-        let database = Database::new(session.options.clone(), &config.database);
-        let found = orphaned_blobs::find_owner(&database, &blobs).await;
-        database.close().await;
-        if found?.is_some_and(|(marker, owner)| !owner.matches(&marker.owner)) {
-            return Err(orphaned_blobs::CONFLICT.into());
-        }
-    }
     Ok(match &config.images.url {
         Some(url) => format!("writable at {url}"),
         None => "writable in local_postgres.directory".to_owned(),

@@ -12,6 +12,7 @@ mod audit;
 mod backup;
 mod callers;
 mod check;
+mod claim_images;
 mod clients;
 mod config;
 mod credentials;
@@ -159,6 +160,11 @@ enum Command {
     ///
     /// With --json: {"ok":…,"checks":[{"part":…,"ok":…,"message":…}],"warnings":[{"part":…,"message":…}]}
     Check(check::Check),
+    /// Make the image store that of this database: after it was lost, or if another one used it
+    ///
+    /// Only one database may use a store: its service deletes what no image of it needs. serve does not start on a store without
+    /// the images of its database until this says that they are lost; each of them is 404 then. With --json: {"images":…}
+    ClaimImages,
     /// Show the effective settings and their origins
     #[command(subcommand)]
     Config(config::Settings),
@@ -305,6 +311,7 @@ impl Cli {
             Command::Restore(command) => Box::pin(command.run(&config, json)).await,
             Command::Seed => Box::pin(seed::run(&config, json)).await,
             Command::Check(command) => return check::run(&command, &config, json).await,
+            Command::ClaimImages => claim_images::run(&config, json).await,
             Command::Config(command) => command.run(&settings, json),
             Command::Healthcheck => healthcheck::run(&config, json).await,
             Command::Completions { shell } => {

@@ -241,6 +241,12 @@ pub async fn keys_without_rows(
     with_timeout(query.bind(keys).fetch_all(connection)).await
 }
 
+/// Returns the keys of up to ten images.
+pub async fn first_keys(connection: &mut Connection) -> Result<Vec<String>, Error> {
+    let query = sqlx::query_scalar("select key from image_contents limit 10");
+    with_timeout(query.fetch_all(connection)).await
+}
+
 /// Generates the nonce of the next sweep, unless there is one already.
 pub async fn begin_sweep(connection: &mut Connection) -> Result<StoreOwner, Error> {
     let query = sqlx::query_as(

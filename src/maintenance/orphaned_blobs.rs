@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use tokio::time::{Instant, interval_at};
+use tokio::time::{Instant, interval_at, timeout};
 
 use crate::{
     blob_store::{self, BlobStore, Marker, OrphanedBlobs},
@@ -37,7 +37,13 @@ const CONFLICT_METRIC: &str = "images_store_conflict";
 /// State of a store that belongs to another owner, and the remedy.
 pub const CONFLICT: &str = "the image store belongs to another database or is shared with a copy of this one (a clone, a \
     restored backup), so the bytes of deleted images are kept; set images.url to a store of its own or, if no other \
-    database uses this one any more, delete the object .database in it: the next upload writes it again";
+    database uses this one any more, run: pet-inventory claim-images";
+/// State of a store without images, and the remedy.
+pub const LOST: &str = "the image store has neither its marker (.database) nor the images of this database: mount its \
+    folder, correct images.url, or copy the files back from a backup; if they are lost, go on without them: \
+    pet-inventory claim-images";
+/// Maximum time for which the start waits for the image store.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Failure of a sweep.
 #[derive(Debug, thiserror::Error)]
@@ -167,8 +173,46 @@ async fn claim(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
             }
         }
     }
+    Err(changing())
+}
+
+fn changing() -> Error {
     let reason = format!("the object .database has changed during {MAX_ATTEMPTS} claims");
-    Err(blob_store::Error::Unavailable(reason.into()).into())
+    blob_store::Error::Unavailable(reason.into()).into()
+}
+
+/// Makes the store that of this database, whatever its marker is.
+pub async fn take_over(database: &Database, blobs: &BlobStore) -> Result<(), Error> {
+    for _ in 0..MAX_ATTEMPTS {
+        let found = blobs.marker().await?;
+        let owner = database.run(db::images::begin_sweep).await?;
+        let Some(marker) = found else {
+            return blobs.mark(async { Ok(owner.database) }).await;
+        };
+        if owner.matches(&marker.owner) || blobs.replace_marker(marker, owner.database).await? {
+            return Ok(());
+        }
+    }
+    Err(changing())
+}
+
+/// Returns true if the database has images, and the store has no marker and none of the first images: it is not mounted, is another
+/// one, or was lost. False for a store that does not respond.
+pub async fn is_lost(database: &Database, blobs: &BlobStore) -> Result<bool, db::Error> {
+    let keys = database.run(db::images::first_keys).await?;
+    let has_nothing = async {
+        if keys.is_empty() || blobs.marker().await?.is_some() {
+            return Ok(false);
+        }
+        for key in &keys {
+            match blobs.read(key, 0..1).await.map(drop) {
+                Err(blob_store::Error::Missing(_)) => {}
+                found => return found.map(|()| false),
+            }
+        }
+        Ok(true)
+    };
+    Ok(matches!(timeout(PATIENCE, has_nothing).await, Ok(Ok(true))))
 }
 
 /// Returns the marker of the store, and what it has to match at the same time; `None` if there is no marker.

@@ -806,6 +806,16 @@ async fn lost_and_damaged_images_are_listed_left_out_and_404() {
     };
     fs::rename(&folder, &away).expect("moved");
     check_store(0, true).await;
+    let lost = "the image store has neither its marker (.database) nor the images of this database";
+    store.home.refuses(&["serve"], lost).await;
+    let output = store.home.run(&["check"]).await.is(1);
+    output.stdout_has(&format!("FAILED  images         {lost}"));
+    store.home.run(&["claim-images"]).await.is(0);
+    store.home.run(&["check"]).await.is(0);
+    let service = store.home.serve().await;
+    let get = service.request(Method::GET, &images[0], &app.key);
+    get.is(404).await;
+    service.stop().await;
     fs::remove_dir_all(&folder).expect("removed");
     fs::rename(&away, &folder).expect("moved");
 
