@@ -1,6 +1,6 @@
 # Two images. `runtime`, the default, contains only the service. It needs a PostgreSQL (13 or newer):
 #
-#   docker build -t pet-inventory .
+#   docker build --build-arg COMMIT="$(git log -1 --format='%h %cs')" -t pet-inventory .
 #   docker run -p 8080:8080 -e DATABASE_URL=postgres://pets:secret@db.example/pets -e BOOTSTRAP_API_KEY=… pet-inventory
 #
 # `demo` also contains PostgreSQL and serves at once, with public demo keys. Do not expose it to a network:
@@ -12,9 +12,9 @@ FROM rust:1.95-slim-bookworm AS build
 RUN cargo install --locked --debug cargo-cyclonedx@0.5.9
 WORKDIR /build
 
-# Builds the dependencies for an empty crate, in a layer that changes only with these four files. Cargo reads the
+# Builds the dependencies for an empty crate, in a layer that changes only with these five files. Cargo reads the
 # manifest of each package of the workspace, also that of the tests.
-COPY Cargo.toml Cargo.lock ./
+COPY Cargo.toml Cargo.lock build.rs ./
 COPY tests/support/Cargo.toml tests/support/Cargo.toml
 COPY tests/system/Cargo.toml tests/system/Cargo.toml
 RUN mkdir src \
@@ -28,9 +28,11 @@ RUN mkdir src \
 COPY config/default.toml config/default.toml
 COPY migrations migrations
 COPY src src
+# Commit and date, which --version and the metrics show.
+ARG COMMIT
 # Cargo compares modification times: these files may be older than the empty crate built above.
 RUN touch src/lib.rs src/main.rs \
-    && cargo build --locked --release \
+    && PET_INVENTORY_COMMIT="$COMMIT" cargo build --locked --release \
     && cargo cyclonedx --format json --spec-version 1.5 --no-build-deps --describe binaries
 
 FROM debian:bookworm-slim AS demo

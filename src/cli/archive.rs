@@ -52,7 +52,7 @@ pub struct Header {
     pub format: u32,
     /// Version of the schema of the rows.
     pub schema: i64,
-    /// Version of the program that wrote the archive.
+    /// Version and commit of the program that wrote the archive.
     pub program: String,
     /// Time of the snapshot.
     pub created_at: DateTime<Utc>,
@@ -66,8 +66,8 @@ impl Header {
     pub fn is_valid(&self) -> bool {
         let columns = self.tables.iter().flat_map(|table| &table.columns);
         let mut names = self.tables.iter().map(|table| &table.name).chain(columns);
-        (1..=32).contains(&self.program.len())
-            && (self.program.bytes()).all(|it| it.is_ascii_alphanumeric() || b".+-".contains(&it))
+        (1..=64).contains(&self.program.len())
+            && (self.program.bytes()).all(|it| matches!(it, b' '..=b'~'))
             && names.all(|name| !name.contains(char::is_control))
     }
 }

@@ -30,6 +30,7 @@ use crate::{
         self, Database,
         backups::{self, StoredImage, Table},
     },
+    domain::build::BUILD,
 };
 
 /// Maximum time for which a pipe takes nothing. Meanwhile, the snapshot holds back vacuum in the whole
@@ -153,7 +154,7 @@ impl Backup {
             format: FORMAT,
             // A schema of the next release has its tables and columns, too.
             schema: db::schema::latest(),
-            program: env!("CARGO_PKG_VERSION").to_owned(),
+            program: BUILD.clone(),
             created_at: backup.created_at,
             tables: backup.tables.clone(),
         };

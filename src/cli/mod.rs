@@ -47,7 +47,7 @@ use self::output::{Error, print, report, report_usage, say};
 use crate::{
     api::{self, openapi, state::Links},
     config::{CommandLine, Config, arguments, postgres_variables, program},
-    domain::address::ListenAddress,
+    domain::{address::ListenAddress, build::BUILD},
     telemetry,
 };
 
@@ -59,7 +59,7 @@ use crate::{
 /// PORT replaces the port of server.listen. A variable with the suffix _FILE names a file with the value:
 /// DATABASE_URL_FILE=/run/secrets/database_url.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(version = BUILD.as_str(), after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
     /// TOML file that overrides the defaults; the environment (PET_INVENTORY__SECTION__KEY) overrides both
     #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]

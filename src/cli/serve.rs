@@ -13,13 +13,14 @@ use super::{
 use crate::{
     app::{App, DEMO_KEYS},
     config::Config,
-    domain::address::ListenAddress,
+    domain::{address::ListenAddress, build::BUILD},
     server::Shutdown,
 };
 
 /// Serves until SIGINT or SIGTERM.
 pub async fn run(config: Config, json: bool) -> Result<(), Error> {
     let shutdown = Shutdown::on_signals(config.server.shutdown_grace)?;
+    tracing::info!("pet-inventory {} starts", *BUILD);
     for warning in check::logged_warnings(&config) {
         tracing::warn!("{warning}");
     }
@@ -141,7 +142,7 @@ fn greeting(app: &App, database: &str) -> String {
          \x20 Metrics    {metrics}\n\
          \x20 Data       {database}\n\
          \x20 {keys}",
-        version = env!("CARGO_PKG_VERSION"),
+        version = *BUILD,
         console = location(address, "/"),
         api = location(address, "/api/v3"),
         docs = location(address, "/docs"),

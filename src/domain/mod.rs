@@ -74,6 +74,7 @@ macro_rules! texts {
 }
 
 pub mod address;
+pub mod build;
 pub mod caller;
 pub mod change;
 pub mod clock;

@@ -14,6 +14,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use self::Kind::{Counter, Gauge, Histogram};
 use super::{error::Error, process};
+use crate::domain::build;
 
 /// Bucket bounds of the latency histograms, in seconds.
 const LATENCIES: [f64; 14] = [
@@ -151,7 +152,8 @@ pub const METRICS: &[Described] = &[
     metric(Counter, "log_dropped_lines_total", &[], "Log lines dropped because stderr was too slow, or its disk full."),
     metric(Counter, "otlp_exports_total", &[("result", &["ok", "failed"])],
         "Exports of spans to telemetry.otlp_endpoint."),
-    metric(Gauge, "pet_inventory_build_info", &[("version", &[])], "Version of the service, as a label; always 1."),
+    metric(Gauge, "pet_inventory_build_info", &[("version", &[]), ("commit", &[])],
+        "Version of the service and the commit that it was built of, as labels; always 1."),
     CPU,
     metric(Gauge, "process_resident_memory_bytes", &[], "Resident memory of the process."),
     metric(Gauge, "process_virtual_memory_bytes", &[], "Virtual memory of the process."),
@@ -218,7 +220,8 @@ pub fn metrics() -> Result<Metrics, Error> {
     metrics::set_global_recorder(recorder).map_err(|error| Error::Twice(error.to_string()))?;
     describe();
     process::begin();
-    metrics::gauge!("pet_inventory_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    metrics::gauge!("pet_inventory_build_info", "version" => build::VERSION, "commit" => build::commit())
+        .set(1.0);
     *handle = Some(fresh.clone());
     Ok(fresh)
 }
