@@ -51,6 +51,7 @@ RUN apt-get update \
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
 # Software bill of materials (CycloneDX): each crate in the program, with its version, licence and hash.
 COPY --from=build /build/pet-inventory_bin.cdx.json /usr/share/doc/pet-inventory/sbom.cdx.json
+COPY LICENSE-MIT LICENSE-APACHE /usr/share/doc/pet-inventory/
 USER 10001:10001
 WORKDIR /var/lib/pet-inventory
 # The data, and the socket of PostgreSQL. Nothing else is written, so the root file system may be read-only.
@@ -76,6 +77,7 @@ LABEL org.opencontainers.image.title="pet-inventory" \
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
 # Software bill of materials (CycloneDX): each crate in the program, with its version, licence and hash.
 COPY --from=build /build/pet-inventory_bin.cdx.json /usr/share/doc/pet-inventory/sbom.cdx.json
+COPY LICENSE-MIT LICENSE-APACHE /usr/share/doc/pet-inventory/
 RUN install --directory --mode=0700 --owner=10001 --group=10001 /var/lib/pet-inventory/images
 USER 10001:10001
 

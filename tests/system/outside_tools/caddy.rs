@@ -6,8 +6,8 @@ use test_support::*;
 use tokio::process::{Child, Command};
 
 use crate::proxies::{
-    Deployment, Proxy, assert_callers_stay_at_one_replica, assert_conditions_and_images_pass,
-    assert_events_pass_at_once, seven_requests_of_an_address,
+    Deployment, Proxy, SIX_PER_ADDRESS, assert_callers_stay_at_one_replica,
+    assert_conditions_and_images_pass, assert_events_pass_at_once, seven_requests_of_an_address,
 };
 
 const HOST: &str = "pets.example.com";
@@ -20,8 +20,34 @@ struct Caddy {
 
 impl Proxy for Caddy {
     async fn start(folder: &Path, address: SocketAddr, replicas: [SocketAddr; 2]) -> Self {
+        Self::configured(folder, address, replicas, vec![]).await
+    }
+
+    fn origin(&self) -> String {
+        format!("https://{HOST}:{}", self.address.port())
+    }
+
+    /// Returns a client that trusts Caddy's certificates only.
+    fn client_at(&self, local: &str) -> Client {
+        let local: IpAddr = local.parse().expect("an address");
+        let builder = client_builder().no_proxy().local_address(local);
+        let builder = builder
+            .tls_certs_only([self.certificate.clone()])
+            .resolve(HOST, self.address);
+        builder.build().expect("a client")
+    }
+}
+
+impl Caddy {
+    /// Starts Caddy with changed settings of `config/Caddyfile`.
+    async fn configured(
+        folder: &Path,
+        address: SocketAddr,
+        replicas: [SocketAddr; 2],
+        changes: Vec<(&str, String)>,
+    ) -> Self {
         let mut file = include_str!("../../../config/Caddyfile").to_owned();
-        for (theirs, ours) in [
+        let others = [
             (
                 "admin off\n",
                 "admin off\n\tskip_install_trust\n\tauto_https disable_redirects\n".to_owned(),
@@ -35,7 +61,8 @@ impl Proxy for Caddy {
             ),
             ("service-1:8080", replicas[0].to_string()),
             ("service-2:8080", replicas[1].to_string()),
-        ] {
+        ];
+        for (theirs, ours) in changes.into_iter().chain(others) {
             assert!(file.contains(theirs), "no {theirs} in it");
             file = file.replace(theirs, &ours);
         }
@@ -77,20 +104,6 @@ impl Proxy for Caddy {
         eventually(async || client.get(&live).send().await.is_ok()).await;
         caddy
     }
-
-    fn origin(&self) -> String {
-        format!("https://{HOST}:{}", self.address.port())
-    }
-
-    /// Returns a client that trusts Caddy's certificates only.
-    fn client_at(&self, local: &str) -> Client {
-        let local: IpAddr = local.parse().expect("an address");
-        let builder = client_builder().no_proxy().local_address(local);
-        let builder = builder
-            .tls_certs_only([self.certificate.clone()])
-            .resolve(HOST, self.address);
-        builder.build().expect("a client")
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,6 +135,39 @@ async fn limits_use_the_client_address_seen_by_caddy() {
     // One replica may hold a request that the other refuses.
     assert_eq!(statuses[0], 404, "{statuses:?}");
     assert!(statuses.contains(&429), "{statuses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_use_the_client_address_that_a_proxy_before_caddy_saw() {
+    let trusted = (
+        "PET_INVENTORY__LIMITS__TRUSTED_PROXIES",
+        "127.0.0.1,127.0.0.9",
+    );
+    let [scopes, limit] = SIX_PER_ADDRESS;
+    let deployment = Deployment::<Caddy>::start(&[scopes, limit, trusted]).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let replicas = deployment.replicas.each_ref().map(|it| it.address);
+    let changes = vec![(
+        "# trusted_proxies 10.0.3.7",
+        "trusted_proxies 127.0.0.9".into(),
+    )];
+    let caddy = Caddy::configured(folder.path(), free_address(), replicas, changes).await;
+    let url = format!("{}/api/v3/pet/1", caddy.origin());
+    let [proxy, other] = ["127.0.0.9", "127.0.0.2"].map(|it| caddy.client_at(it));
+    // Each of two replicas may admit some. Other hosts than the proxy are not believed.
+    for (client, is_believed) in [(&proxy, true), (&other, false)] {
+        let send = async |forwarded: String| {
+            let request = client.get(&url).header("x-forwarded-for", forwarded);
+            request.response().await.status
+        };
+        let mut statuses = BTreeSet::new();
+        for number in 0..20 {
+            statuses.insert(send(format!("203.0.113.{number}, 192.0.2.1")).await);
+        }
+        assert_eq!(statuses, BTreeSet::from([404, 429]));
+        let another = send("192.0.2.2".to_owned()).await;
+        assert_eq!(another, if is_believed { 404 } else { 429 });
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
