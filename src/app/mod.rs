@@ -74,6 +74,7 @@ impl App {
     ) -> Result<Self, Error> {
         // First, so that no child process inherits them.
         let inherited = Inherited::take(&config.environment.sockets)?;
+        inherited.check(&config)?;
         let files = OpenFiles::divide(&config)?;
         // Before the first metric is looked up.
         let metrics = telemetry::metrics()?;

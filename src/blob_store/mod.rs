@@ -17,6 +17,7 @@ mod upload;
 use std::{
     fs::{DirBuilder, File},
     future::ready,
+    io,
     ops::Range,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path as FilePath, PathBuf},
@@ -105,10 +106,8 @@ impl BlobStore {
             .get_or_try_init(async || {
                 let path = path.clone();
                 blocking(move || -> Result<Arc<dyn ObjectStore>, Error> {
-                    DirBuilder::new()
-                        .recursive(true)
-                        .mode(0o700)
-                        .create(&path)?;
+                    let created = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+                    created.map_err(|error| named(&path, &error))?;
                     let store = LocalFileSystem::new_with_prefix(&path)?.with_fsync(true);
                     Ok(Arc::new(store))
                 })
@@ -224,7 +223,8 @@ impl BlobStore {
         if let Backend::Folder(folder, _) = &self.backend {
             let folder = folder.clone();
             // The directory does not exist before the first image, and this must not create it.
-            if !blocking(move || folder.try_exists()).await? {
+            let exists = move || (folder.try_exists()).map_err(|error| named(&folder, &error));
+            if !blocking(exists).await? {
                 return Ok(None);
             }
         }
@@ -295,6 +295,11 @@ impl BlobStore {
         let mut objects = std::pin::pin!(objects(self.store().await?));
         Ok(objects.try_next().await?.is_none())
     }
+}
+
+/// Returns the error of a folder with its path.
+fn named(folder: &FilePath, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
 }
 
 /// Lists the objects that have names of keys, directory by directory: objects outside of them may be unreadable.

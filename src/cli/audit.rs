@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{
-    output::{Error, part_of_table, say},
+    output::{Error, part_of_table, say, say_json},
     session::with_database,
 };
 use crate::{
@@ -46,7 +46,7 @@ pub struct Audit {
     /// restore
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<Kind>,
-    /// Show new changes as they are made, until Ctrl-C
+    /// Show new changes as they are made, until Ctrl-C; with --since, first those since then
     #[arg(long)]
     follow: bool,
 }
@@ -72,6 +72,13 @@ impl Audit {
                     .run(async |connection| db::changes::last_before(connection, since).await)
                     .await?
             }
+            None if self.follow => {
+                let newest = database.run(async |connection| {
+                    db::changes::publish_all(connection).await?;
+                    db::changes::newest(connection).await
+                });
+                newest.await?
+            }
             None => Position::default(),
         };
         let resource = self.resource.clone();
@@ -94,7 +101,7 @@ impl Audit {
             let page = page.map_err(|_| "changes.retention has passed for the changes that were to be shown next; run the command again")?;
             let mut wanted = page.changes.into_iter().filter(|it| self.includes(it));
             if json {
-                wanted.try_for_each(|change| say(serde_json::to_string(&change)?))?;
+                wanted.try_for_each(|change| say_json(&change))?;
             } else {
                 let rows: Vec<_> = wanted.map(|change| to_row(&change)).collect();
                 if !rows.is_empty() {

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::{
     archive::{self, FORMAT, Header, Manifest},
-    output::{Error, print, progress},
+    output::{Error, counted, print, progress},
     partial_file::{PartialFile, remove_interrupted},
     session::Session,
     stored_images::{self, Fault},
@@ -67,8 +67,9 @@ impl Backup {
             eprintln!("left out: {}", fault.text);
         }
         let summary = format!(
-            "{bytes} bytes with {} pets and {} images",
-            manifest.rows["pets"], manifest.images
+            "{bytes} bytes with {} and {}",
+            counted(manifest.rows["pets"], "pet"),
+            counted(manifest.images, "image")
         );
         if self.is_stdout() {
             eprintln!("wrote {summary}");

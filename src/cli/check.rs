@@ -370,6 +370,8 @@ async fn stored_images(config: &Config, session: &Session) -> Result<String, Err
 
 /// Checks that the image store is that of the database, if one is given. Writes a few bytes to it, and deletes them.
 async fn images(config: &Config, session: Option<&Session>) -> Result<String, Error> {
+    const NEXT: &str =
+        "check the folder or bucket of images.url: its rights, its free space and its credentials";
     let blobs = BlobStore::new(config)?;
     blobs.refuse_root()?;
     if let Some(session) = session {
@@ -384,10 +386,14 @@ async fn images(config: &Config, session: Option<&Session>) -> Result<String, Er
             return Err(orphaned_blobs::CONFLICT.into());
         }
     }
-    let mut upload = blobs.upload().await?;
-    upload.write(Bytes::from_static(b"check")).await?;
-    let key = upload.finish().await?;
-    blobs.delete(&[key]).await?;
+    let written = async {
+        let mut upload = blobs.upload().await?;
+        upload.write(Bytes::from_static(b"check")).await?;
+        let key = upload.finish().await?;
+        blobs.delete(&[key]).await
+    };
+    let written = written.await;
+    written.map_err(|error| format!("{error}; {NEXT}"))?;
     Ok(match &config.images.url {
         Some(url) => format!("writable at {url}"),
         None => "writable in local_postgres.directory".to_owned(),

@@ -6,7 +6,12 @@ use super::{
     credentials::{self, Owner},
     output::{Error, print},
 };
-use crate::{config::Config, db::credentials::CredentialKind, domain::id::CredentialId};
+use crate::{
+    api::state::Links,
+    config::Config,
+    db::credentials::CredentialKind,
+    domain::{address::ListenAddress, id::CredentialId},
+};
 
 #[derive(Debug, Subcommand)]
 pub enum Clients {
@@ -43,12 +48,14 @@ impl Clients {
                 let text = format!(
                     "Caller         {} (plan {})\nId             {}\nclient_id      {}\nclient_secret  {}\n\n\
                      This is the only time the secret is shown. Get a token with it:\n\
-                     \x20 curl -u 'CLIENT_ID:CLIENT_SECRET' -d grant_type=client_credentials http://HOST/oauth/token",
+                     \x20 curl -u '{}:SECRET' -d grant_type=client_credentials {}",
                     created.caller,
                     created.plan,
                     created.id,
                     created.client_id.as_deref().unwrap_or_default(),
-                    created.secret.expose()
+                    created.secret.expose(),
+                    created.client_id.as_deref().unwrap_or_default(),
+                    token_endpoint(config),
                 );
                 print(json, text, &created.to_json("client_secret")?)
             }
@@ -56,6 +63,22 @@ impl Clients {
             Self::Revoke { id, force } => {
                 credentials::revoke(config, KIND, ("client", id), force, json).await
             }
+        }
+    }
+}
+
+/// Returns the URL of the token endpoint, with what curl needs beside it: by `server.public_url`, or else `server.listen`.
+fn token_endpoint(config: &Config) -> String {
+    let links = Links::new(config.server.public_url.as_ref());
+    let path = links.url("/oauth/token");
+    match &config.server.listen {
+        _ if config.server.public_url.is_some() => path,
+        ListenAddress::Tcp(address) if address.ip().is_unspecified() => {
+            format!("http://localhost:{}{path}", address.port())
+        }
+        ListenAddress::Tcp(address) => format!("http://{address}{path}"),
+        ListenAddress::Unix(socket) => {
+            format!("--unix-socket {} http://localhost{path}", socket.display())
         }
     }
 }

@@ -270,6 +270,11 @@ pub async fn list(
         Ok(db::credentials::list(connection, kind, caller, None, usize::MAX).await?)
     })
     .await?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "keys are valid by the time of the system"
+    )]
+    let now = Utc::now();
     let is_key = kind == CredentialKind::ApiKey;
     let heading = if is_key {
         &[
@@ -284,7 +289,7 @@ pub async fn list(
     } else {
         &["ID", "CLIENT ID", "CALLER", "VALID", "SCOPES"]
     };
-    let rows = records.iter().map(|record| to_row(record, is_key));
+    let rows = records.iter().map(|record| to_row(record, is_key, now));
     print(json, narrow_table(heading, rows), &json!(records))
 }
 
@@ -317,7 +322,7 @@ pub fn time_or_dash(moment: Option<DateTime<Utc>>) -> String {
     moment.map_or_else(|| "-".to_owned(), rfc3339)
 }
 
-fn to_row(record: &CredentialRecord, is_key: bool) -> Vec<String> {
+fn to_row(record: &CredentialRecord, is_key: bool, now: DateTime<Utc>) -> Vec<String> {
     let secret = match (&record.client_id, record.hint.as_str()) {
         (Some(client_id), _) => client_id.clone(),
         (None, "") => "(chosen)".to_owned(),
@@ -325,6 +330,7 @@ fn to_row(record: &CredentialRecord, is_key: bool) -> Vec<String> {
     };
     let valid = match (record.revoked_at, record.expires_at) {
         (Some(time), _) => format!("revoked {}", rfc3339(time)),
+        (None, Some(time)) if time <= now => format!("expired {}", rfc3339(time)),
         (None, Some(time)) => format!("until {}", rfc3339(time)),
         (None, None) => "without end".to_owned(),
     };

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::signal;
 
 use super::{
-    output::{Error, print, progress, report},
+    output::{Error, counted, print, progress, report},
     pet_file::{self, Format},
     session::{connect_without_timeout, with_database},
 };
@@ -51,7 +51,7 @@ impl ImportPets {
         let count = count?;
         print(
             json,
-            format_args!("added {count} pets"),
+            format_args!("added {}", counted(count, "pet")),
             &json!({"added": count}),
         )
     }

@@ -1,13 +1,14 @@
 //! Results and errors of commands.
 
 use std::{
-    fmt::Display,
+    fmt::{Display, Write as _},
     io::{self, Write as _},
 };
 
 use clap::error::ErrorKind;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::db;
@@ -27,14 +28,39 @@ impl db::AsDatabaseError for Error {
 
 /// Writes a line to stdout. Fails if stdout is closed, where `println!` would panic.
 pub fn say(line: impl Display) -> Result<(), Error> {
-    Ok(writeln!(io::stdout(), "{line}")?)
+    let written = writeln!(io::stdout(), "{line}");
+    Ok(written.map_err(|error| io::Error::new(error.kind(), format!("stdout: {error}")))?)
+}
+
+/// Writes a line of JSON to stdout.
+pub fn say_json(value: &impl Serialize) -> Result<(), Error> {
+    say(with_escapes(&serde_json::to_string(value)?))
+}
+
+/// Escapes characters of JSON that [`escaped`] escapes, too: they are only in its strings.
+fn with_escapes(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_hidden(character) {
+            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
+}
+
+/// Returns a number with a noun, such as `1 pet` and `2 pets`.
+pub fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 /// Writes the result of a command to stdout: one line of JSON with `--json`, else a text for people, of which all but the ends of
 /// lines is escaped.
 pub fn print(is_json: bool, text: impl Display, json: &Value) -> Result<(), Error> {
     if is_json {
-        return say(json);
+        return say_json(json);
     }
     let text = text.to_string();
     let lines: Vec<_> = text.split('\n').map(escaped).collect();
@@ -49,7 +75,8 @@ pub fn report(error: &str, json: bool) {
             Some((error, next)) => (error, Some(next)),
             None => (error, None),
         };
-        eprintln!("{}", json!({"error": error, "next": next}));
+        let report = json!({"error": error, "next": next});
+        eprintln!("{}", with_escapes(&report.to_string()));
     } else {
         eprintln!("error: {}", visible(error));
     }
@@ -88,15 +115,20 @@ pub fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Strin
     part_of_table(Some(heading), &[], rows)
 }
 
-/// Escapes control and bidirectional characters, with which a text could change what a terminal shows of others.
+/// Returns true for control and bidirectional characters, with which a text could change what a terminal shows of others.
+fn is_hidden(character: char) -> bool {
+    let is_bidirectional = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    is_bidirectional || character.is_control()
+}
+
+/// Escapes [hidden](is_hidden) characters.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars() {
-        let is_bidirectional = matches!(
-            character,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-        );
-        if is_bidirectional || character.is_control() {
+        if is_hidden(character) {
             escaped.extend(character.escape_unicode());
         } else {
             escaped.push(character);
@@ -153,6 +185,18 @@ pub fn progress(bar: ProgressBar, template: &str) -> Result<ProgressBar, Error> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_has_no_hidden_characters() {
+        let value = json!({"name": "a\u{202e}\"b\u{85}\u{1b}ä🦊", "is": [1, null]});
+        let escaped = with_escapes(&value.to_string());
+        let expected = r#"{"is":[1,null],"name":"a\u202e\"b\u0085\u001bä🦊"}"#;
+        assert_eq!(escaped, expected);
+        assert_eq!(
+            serde_json::from_str::<Value>(&escaped).expect("JSON"),
+            value
+        );
+    }
 
     #[test]
     fn errors_have_no_control_characters() {

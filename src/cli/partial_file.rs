@@ -25,7 +25,11 @@ impl<'a> PartialFile<'a> {
     pub fn create(file: &'a Path, mode: u32) -> Result<Self, Error> {
         let named = |error: io::Error| format!("{}: {error}", file.display());
         if file.try_exists().map_err(named)? {
-            return Err(named(io::ErrorKind::AlreadyExists.into()).into());
+            return Err(format!(
+                "{} exists already; choose another name, or remove it",
+                file.display()
+            )
+            .into());
         }
         file.file_name().ok_or("this is not the name of a file")?;
         let mut path = file.as_os_str().to_owned();

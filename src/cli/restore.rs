@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{
     archive::{self, Entry, FORMAT, Header, Manifest},
-    output::{Error, print, progress},
+    output::{Error, counted, print, progress},
     session::Session,
 };
 use crate::{
@@ -91,13 +91,16 @@ impl Restore {
         };
         if disabled > 0 {
             let disabled = format!(
-                ". {disabled} webhooks are disabled, since their receivers may follow the other store; to enable one: \
-                 pet-inventory webhooks enable"
+                ". Disabled {}, since the receivers may follow the other store; to enable one: pet-inventory webhooks enable",
+                counted(disabled, "webhook")
             );
             note.push_str(&disabled);
         }
-        let text =
-            format_args!("restored {pets} pets and {images} images, as of {created_at}\n{note}");
+        let text = format_args!(
+            "restored {} and {}, as of {created_at}\n{note}",
+            counted(pets, "pet"),
+            counted(images, "image")
+        );
         let value = json!({"pets": pets, "images": images, "createdAt": created_at, "note": note});
         print(json, text, &value)
     }

@@ -255,12 +255,34 @@ async fn audit_prints_a_table_in_the_local_time_zone() {
 async fn audit_follows_new_changes_until_it_is_interrupted() {
     let app = TestApp::start().await;
     let commands = Commands::on(app.database.shared());
+    app.add_pet(1_000).await;
     let mut command = commands.command(["audit", "--follow", "--kind", "pet", "--json"]);
     let mut follower = command.stdout(Stdio::piped()).spawn().expect("the program");
     let output = follower.stdout.take().expect("an output");
     let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(output));
-    for id in 1..=3 {
-        app.add_pet(id).await;
+    // It begins with the changes that follow its start.
+    let mut last = 0;
+    let first = tokio::select! {
+        first = lines.next_line() => first.expect("an output").expect("a line"),
+        () = async {
+            loop {
+                last += 1;
+                app.add_pet(last).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        } => unreachable!(),
+    };
+    let first: Value = serde_json::from_str(&first).expect("JSON");
+    let first: i64 = first["resource"]
+        .as_str()
+        .expect("an id")
+        .parse()
+        .expect("a number");
+    assert!((1..=last).contains(&first), "{first}");
+    for id in first + 1..=last + 3 {
+        if id > last {
+            app.add_pet(id).await;
+        }
         let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
         let line = line
             .expect("a line in time")
@@ -273,4 +295,15 @@ async fn audit_follows_new_changes_until_it_is_interrupted() {
     nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGINT).expect("a signal");
     let exit = tokio::time::timeout(PATIENCE, follower.wait()).await;
     assert!(exit.expect("an exit in time").expect("an exit").success());
+
+    let mut command = commands.command([
+        "audit", "--follow", "--since", "1h", "--kind", "pet", "--json",
+    ]);
+    let mut follower = command.stdout(Stdio::piped()).spawn().expect("the program");
+    let output = follower.stdout.take().expect("an output");
+    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(output));
+    let line = lines.next_line().await.expect("an output").expect("a line");
+    let change: Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(change["resource"], "1000");
+    follower.kill().await.expect("it runs");
 }

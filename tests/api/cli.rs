@@ -457,6 +457,11 @@ async fn port_in_use_fails_startup_and_names_its_key() {
             output.stderr_has(words);
         }
         output.is(1);
+        // Before it waits for PostgreSQL.
+        let away = format!("postgres://pets@{}/pets", free_address());
+        let variables = [(name, &*address), ("DATABASE_URL", &away)];
+        let output = commands.run_with(&["serve"], &variables).await.is(1);
+        output.stderr_has(&address);
     }
 }
 

@@ -244,7 +244,7 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
     let key = &app.key;
     let copy = Store::empty().await;
     let printed = copy.home.run(&["restore", &archive]).await.is(0).stdout;
-    assert!(printed.contains("1 webhooks are disabled"), "{printed}");
+    assert!(printed.contains("Disabled 1 webhook"), "{printed}");
     let [record, restored_record] = [
         recorded(&original.database).await,
         recorded(&copy.database).await,
@@ -477,7 +477,8 @@ async fn restore_refuses_a_store_in_use_and_another_schema() {
     used.database.run("insert into _sqlx_migrations select 9999, description, now(), success, checksum, 1 from _sqlx_migrations limit 1").await;
     // After going back by one release.
     used.home.run(&["backup", "newer.tar"]).await.is(0);
-    used.home.refuses(&["backup", "a.tar"], "a.tar: ").await;
+    let exists = "a.tar exists already; choose another name, or remove it";
+    used.home.refuses(&["backup", "a.tar"], exists).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -509,7 +510,7 @@ async fn image_deleted_during_a_backup_is_in_it() {
     let output = backup.wait_with_output().await.expect("its end");
     let log = String::from_utf8(output.stderr).expect("text");
     assert!(
-        output.status.success() && log.contains("1 pets and 2 images"),
+        output.status.success() && log.contains("1 pet and 2 images"),
         "{log}"
     );
 

@@ -259,3 +259,65 @@ async fn default_expiry_applies_to_new_keys_without_their_own() {
     let refused = run(&CREATE, "0s").await.is(1);
     refused.stderr_has("auth.api_key_lifetime");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expired_keys_are_listed_as_such() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    commands.json(&CREATE).await;
+    let expire = "update credentials set expires_at = '2026-01-31T12:00:00Z'";
+    commands.database.run(expire).await;
+    let listed = commands.run(&["keys", "list"]).await.is(0);
+    listed.stdout_has("expired 2026-01-31T12:00:00");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn created_client_gets_a_token_at_the_printed_address() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    let service = commands.serve().await;
+    let (address, port) = (service.address.to_string(), service.address.port());
+    let unspecified = format!("0.0.0.0:{port}");
+    for (variable, value, expected) in [
+        ("LISTEN", &*address, format!("http://{address}/oauth/token")),
+        (
+            "LISTEN",
+            &unspecified,
+            format!("http://localhost:{port}/oauth/token"),
+        ),
+        (
+            "LISTEN",
+            "unix:/run/api.sock",
+            "--unix-socket /run/api.sock http://localhost/oauth/token".to_owned(),
+        ),
+        (
+            "PUBLIC_URL",
+            "https://pets.example",
+            "https://pets.example/oauth/token".to_owned(),
+        ),
+    ] {
+        let name = format!("PET_INVENTORY__SERVER__{variable}");
+        let create = [
+            &["clients", "create", "--caller"][..],
+            &["acme", "--plan", "free"],
+        ]
+        .concat();
+        let created = commands.run_with(&create, &[(&name, value)]).await.is(0);
+        let mut lines = created.stdout.lines();
+        let mut field = |name: &str| {
+            let value = lines.find_map(|line| line.strip_prefix(name));
+            value.expect("a field").trim().to_owned()
+        };
+        let (id, secret, curl) = (
+            field("client_id"),
+            field("client_secret"),
+            field("  curl -u"),
+        );
+        let form = "-d grant_type=client_credentials";
+        assert_eq!(curl, format!("'{id}:SECRET' {form} {expected}"));
+        if expected.contains(&address) {
+            let token = client().post(expected).basic_auth(id, Some(secret));
+            let token = token.form(&[("grant_type", "client_credentials")]);
+            assert!(token.is(200).await.json()["access_token"].is_string());
+        }
+    }
+    service.stop().await;
+}
