@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::{
     archive::{self, FORMAT, Header, Manifest},
-    output::{Error, counted, print, progress},
+    output::{Error, Named, counted, print, progress},
     partial_file::{PartialFile, remove_interrupted},
     session::Session,
     stored_images::{self, Fault},
@@ -108,11 +108,14 @@ impl Backup {
         let file = file.transpose()?;
         let out: Box<dyn Write> = match &file {
             Some(file) => Box::new(file.open()?),
-            None => Box::new(Pipe {
-                file: io::stdout().as_fd().try_clone_to_owned()?.into(),
-                stall: STALL,
-                has_failed: false,
-            }),
+            None => Box::new(Named::new(
+                "stdout",
+                Pipe {
+                    file: io::stdout().as_fd().try_clone_to_owned()?.into(),
+                    stall: STALL,
+                    has_failed: false,
+                },
+            )),
         };
         let bar = ProgressBar::no_length();
         let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec} {msg}")?;

@@ -49,6 +49,8 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
                 (Ok(_), Ok(it)) if !it.server.is_empty() => Err(it.server.join(". Also, ").into()),
                 (server, _) => server,
             };
+            // Then its failure would be that of the database, once more.
+            let has_schema = server.is_ok() || conditions.is_ok();
             match server {
                 Ok(server) => {
                     results.push(("database", Ok(description(config, &server))));
@@ -73,7 +75,8 @@ pub async fn run(command: &Check, config: &Config, json: bool) -> Result<ExitCod
                 Some(session) if command.images => Some(stored_images(config, session).await),
                 _ => None,
             };
-            results.extend([("schema", schema), ("images", images)]);
+            results.extend(has_schema.then_some(("schema", schema)));
+            results.push(("images", images));
             results.extend(stored_images.map(|result| ("stored images", result)));
             session.close().await?;
         }
@@ -382,7 +385,8 @@ async fn images(config: &Config, session: Option<&Session>) -> Result<String, Er
         if is_lost? {
             return Err(orphaned_blobs::LOST.into());
         }
-        if owner?.is_some_and(|(marker, owner)| !owner.matches(&marker.owner)) {
+        let owner = owner.map_err(|error| format!("{error}; {NEXT}"))?;
+        if owner.is_some_and(|(marker, owner)| !owner.matches(&marker.owner)) {
             return Err(orphaned_blobs::CONFLICT.into());
         }
     }

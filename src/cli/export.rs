@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::{
-    output::{Error, print, progress},
+    output::{Error, Named, print, progress},
     partial_file::PartialFile,
     pet_file::Format,
     session::{connect_without_timeout, with_database},
@@ -54,7 +54,7 @@ impl ExportPets {
         let file = file.transpose()?;
         let out: Box<dyn Write> = match &file {
             Some(file) => Box::new(file.open()?),
-            None => Box::new(io::stdout().lock()),
+            None => Box::new(Named::new("stdout", io::stdout().lock())),
         };
         let bar = ProgressBar::no_length();
         let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec}")?;

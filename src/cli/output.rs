@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{Display, Write as _},
-    io::{self, Write as _},
+    io::{self, Write},
 };
 
 use clap::error::ErrorKind;
@@ -26,10 +26,39 @@ impl db::AsDatabaseError for Error {
     }
 }
 
+/// File or stdout, of which failures have the name.
+pub struct Named<W> {
+    name: String,
+    out: W,
+}
+
+impl<W: Write> Named<W> {
+    /// Names a file or stdout.
+    pub fn new(name: impl Into<String>, out: W) -> Self {
+        let name = name.into();
+        Self { name, out }
+    }
+
+    fn named(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", self.name))
+    }
+}
+
+impl<W: Write> Write for Named<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes);
+        written.map_err(|error| self.named(&error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.out.flush();
+        flushed.map_err(|error| self.named(&error))
+    }
+}
+
 /// Writes a line to stdout. Fails if stdout is closed, where `println!` would panic.
 pub fn say(line: impl Display) -> Result<(), Error> {
-    let written = writeln!(io::stdout(), "{line}");
-    Ok(written.map_err(|error| io::Error::new(error.kind(), format!("stdout: {error}")))?)
+    Ok(writeln!(Named::new("stdout", io::stdout()), "{line}")?)
 }
 
 /// Writes a line of JSON to stdout.
@@ -184,7 +213,21 @@ pub fn progress(bar: ProgressBar, template: &str) -> Result<ProgressBar, Error> 
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
+
+    #[test]
+    fn full_disk_is_named() {
+        let full = File::options().write(true).open("/dev/full");
+        let mut full = Named::new("/dev/full", full.expect("/dev/full"));
+        let error = full.write_all(b"pets").expect_err("it is full");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(
+            error.to_string().starts_with("/dev/full: No space left"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn json_has_no_hidden_characters() {

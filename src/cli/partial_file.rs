@@ -10,7 +10,7 @@ use std::{
 use nix::{fcntl::OFlag, unistd::geteuid};
 use tempfile::{NamedTempFile, TempPath};
 
-use super::output::Error;
+use super::output::{Error, Named};
 
 /// File that gets its name once it is complete. Dropped before, it is removed. What an interrupted command has left is replaced.
 pub struct PartialFile<'a> {
@@ -51,10 +51,8 @@ impl<'a> PartialFile<'a> {
 
     /// Opens it for writing.
     pub fn open(&self) -> io::Result<impl Write + use<>> {
-        Ok(Named {
-            file: self.partial.as_file().try_clone()?,
-            path: self.partial.path().to_owned(),
-        })
+        let name = self.partial.path().display().to_string();
+        Ok(Named::new(name, self.partial.as_file().try_clone()?))
     }
 
     /// Gives the file its name, once its content is on the disk. Fails if there is a file of this name.
@@ -103,43 +101,4 @@ fn lock(file: &File, path: &Path) -> io::Result<bool> {
     let is_there =
         named.is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino()));
     Ok(is_there && opened.uid() == geteuid().as_raw())
-}
-
-/// File whose failures name it.
-struct Named {
-    file: File,
-    path: PathBuf,
-}
-
-impl Write for Named {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes);
-        written.map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
-        })
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn full_disk_is_named() {
-        let path = Path::new("/dev/full");
-        let mut full = Named {
-            file: File::options().write(true).open(path).expect("/dev/full"),
-            path: path.to_owned(),
-        };
-        let error = full.write_all(b"pets").expect_err("it is full");
-        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        assert!(
-            error.to_string().starts_with("/dev/full: No space left"),
-            "{error}"
-        );
-    }
 }

@@ -142,6 +142,18 @@ async fn export_that_fails_leaves_no_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn output_to_a_full_disk_is_an_error_that_names_stdout() {
+    let store = empty_store().await;
+    store.run(&["seed"]).await.is(0);
+    for arguments in ["export -", "backup -", "callers list", "--json audit"] {
+        let script = "exec \"$0\" \"$@\" >/dev/full";
+        let command = store.in_shell(script, arguments.split(' '));
+        let output = Output::of(command).await.is(1);
+        output.stderr_has("stdout: No space left on device");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn import_with_invalid_lines_names_them_and_adds_nothing() {
     let store = empty_store().await;
     store.write(

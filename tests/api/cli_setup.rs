@@ -42,6 +42,7 @@ async fn check_reports_failures_with_the_next_step() {
     let output = check("postgres://user:hunter2@127.0.0.1:1/db").await.is(1);
     output.stdout_has("FAILED  database");
     output.stdout_has("DATABASE_URL");
+    assert_eq!(output.stdout.matches("FAILED").count(), 1, "{output:?}");
     assert!(!format!("{output:?}").contains("hunter2"), "{output:?}");
 }
 

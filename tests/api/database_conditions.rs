@@ -41,7 +41,7 @@ async fn check_names_what_stops_the_start() {
             "alter role ROLE in database DATABASE set search_path = nowhere",
             "has no schema that it may use",
         ),
-        (true, "", "lacks rights (select on callers, "),
+        (true, "", "lacks rights (select on _sqlx_migrations, "),
         (
             true,
             "grant all on all tables in schema public to ROLE; grant all on all sequences in schema public to ROLE;
@@ -83,7 +83,7 @@ async fn check_names_what_stops_the_start() {
         (
             false,
             "alter role ROLE superuser; create table pets (id int); create table orders (id int)",
-            "tables of another program (pets, orders)",
+            "tables of another program (orders, pets)",
         ),
         (
             true,
