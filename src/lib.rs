@@ -33,7 +33,7 @@
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
 //! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
 //! - [`maintenance`]: periodic tasks: purges, sweeps, folds; runs the feed.
-//! - [`telemetry`]: log lines, metrics and traces.
+//! - [`telemetry`]: log lines, metrics and traces, and the version and commit of the program.
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.
 //!

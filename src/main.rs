@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use git_testament::{CommitKind, git_testament};
 use mimalloc::MiMalloc;
-use pet_inventory::{cli, domain::build};
+use pet_inventory::{cli, telemetry::build};
 
 /// Faster than the default allocator at the dozens of small allocations of a request.
 #[global_allocator]

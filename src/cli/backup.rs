@@ -30,7 +30,7 @@ use crate::{
         self, Database,
         backups::{self, StoredImage, Table},
     },
-    domain::build::BUILD,
+    telemetry::build::BUILD,
 };
 
 /// Maximum time for which a pipe takes nothing. Meanwhile, the snapshot holds back vacuum in the whole

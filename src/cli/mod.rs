@@ -47,8 +47,8 @@ use self::output::{Error, print, report, report_usage, say};
 use crate::{
     api::{self, openapi, state::Links},
     config::{CommandLine, Config, arguments, postgres_variables, program},
-    domain::{address::ListenAddress, build::BUILD},
-    telemetry,
+    domain::address::ListenAddress,
+    telemetry::{self, build::BUILD},
 };
 
 /// REST API for the pets, orders and users of a pet store, under /api/v3, on PostgreSQL

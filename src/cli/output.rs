@@ -104,8 +104,7 @@ pub fn report(error: &str, json: bool) {
             Some((error, next)) => (error, Some(next)),
             None => (error, None),
         };
-        let report = json!({"error": error, "next": next});
-        eprintln!("{}", with_escapes(&report.to_string()));
+        report_json(&json!({"error": error, "next": next}));
     } else {
         eprintln!("error: {}", visible(error));
     }
@@ -123,7 +122,12 @@ pub fn report_usage(error: &clap::Error) {
     };
     let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let error = line(error.strip_prefix("error: ").unwrap_or(error));
-    eprintln!("{}", json!({"error": error, "next": line(next)}));
+    report_json(&json!({"error": error, "next": line(next)}));
+}
+
+/// Prints an object to stderr.
+fn report_json(report: &Value) {
+    eprintln!("{}", with_escapes(&report.to_string()));
 }
 
 /// Escapes control characters but line breaks. An error can quote a file or a server, and a terminal would execute them.

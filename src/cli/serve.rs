@@ -13,8 +13,9 @@ use super::{
 use crate::{
     app::{App, DEMO_KEYS},
     config::Config,
-    domain::{address::ListenAddress, build::BUILD},
+    domain::address::ListenAddress,
     server::Shutdown,
+    telemetry::build::BUILD,
 };
 
 /// Serves until SIGINT or SIGTERM.

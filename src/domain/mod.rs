@@ -74,7 +74,6 @@ macro_rules! texts {
 }
 
 pub mod address;
-pub mod build;
 pub mod caller;
 pub mod change;
 pub mod clock;

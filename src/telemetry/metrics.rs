@@ -13,8 +13,7 @@ use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use self::Kind::{Counter, Gauge, Histogram};
-use super::{error::Error, process};
-use crate::domain::build;
+use super::{build, error::Error, process};
 
 /// Bucket bounds of the latency histograms, in seconds.
 const LATENCIES: [f64; 14] = [

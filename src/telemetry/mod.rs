@@ -1,5 +1,6 @@
 //! Sets up logging to stderr (stdout is for the output of commands), metrics, and traces if a collector is configured.
 
+pub mod build;
 mod error;
 mod json;
 mod lines;
