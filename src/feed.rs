@@ -7,6 +7,7 @@
 //!   unless it lags.
 
 use std::{
+    mem,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -23,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    db::{self, Database},
+    db::{self, Database, changes::Page},
     domain::change::{Change, Position},
 };
 
@@ -34,10 +35,13 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum interval, and what each stream adds to it: some 6,600 streams are woken per second.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
 const INTERVAL_PER_STREAM: Duration = Duration::from_micros(150);
-/// Maximum number of changes that are read at once, and of those of a batch.
+/// Maximum number of changes that are read at once, and size in bytes of their facts after which no more are read.
 const MAX_READ: usize = 2_500;
+const MAX_READ_BYTES: usize = 1 << 20;
+/// Maximum number of changes of a batch, and size in bytes of their facts after which it gets no more.
 const MAX_BATCH: usize = 250;
-/// Number of batches after which a subscription that takes none lags.
+const MAX_BATCH_BYTES: usize = 256 << 10;
+/// Number of batches after which a subscription that takes none lags: 16 MiB of facts.
 const MAX_LAG: usize = 64;
 
 /// Changes that were read together. All streams share them.
@@ -154,7 +158,7 @@ impl Feed {
         let publication = database.run(db::changes::publish).await?;
         let unpublished = u32::try_from(publication.published).unwrap_or(u32::MAX);
         self.0.has_webhooks.send_if_modified(|it| {
-            std::mem::replace(it, publication.has_webhooks) != publication.has_webhooks
+            mem::replace(it, publication.has_webhooks) != publication.has_webhooks
         });
         metrics::gauge!("changes_lag_seconds").set(publication.lag);
         metrics::gauge!("changes_unpublished").set(unpublished);
@@ -174,28 +178,43 @@ impl Feed {
             return Ok(());
         };
         loop {
-            let changes = database
-                .run(async |connection| db::changes::after(connection, after, MAX_READ).await)
-                .await?;
-            let count = changes.len();
+            let end = Position::MAX;
+            let read = database.run(async |connection| {
+                let range = (after, end);
+                db::changes::between(connection, range, &[], MAX_READ, MAX_READ_BYTES).await
+            });
+            let Page { changes, next } = read.await?;
             after = changes.last().map_or(after, |last| last.position);
-            let mut events = changes.into_iter().map(Event::from).peekable();
-            while events.peek().is_some() {
+            for batch in batches(changes) {
                 // Without a subscription, the next one begins behind it.
-                let _ = self
-                    .0
-                    .batches
-                    .send(events.by_ref().take(MAX_BATCH).collect());
+                let _ = self.0.batches.send(batch);
             }
             self.0.sent.send_if_modified(|sent| {
                 *sent = Some(after);
                 false
             });
-            if count < MAX_READ {
+            if next == end {
                 return Ok(());
             }
         }
     }
+}
+
+/// Divides changes into batches, in their order.
+fn batches(changes: Vec<Change>) -> Vec<Batch> {
+    let (mut batches, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for change in changes {
+        if batch.len() == MAX_BATCH || bytes >= MAX_BATCH_BYTES {
+            batches.push(mem::take(&mut batch).into());
+            bytes = 0;
+        }
+        bytes += change.data.as_ref().map_or(0, |data| data.get().len());
+        batch.push(Event::from(change));
+    }
+    if !batch.is_empty() {
+        batches.push(batch.into());
+    }
+    batches
 }
 
 /// Receiver of the changes behind a position.

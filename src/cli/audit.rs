@@ -4,7 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use chrono::{DateTime, Local, NaiveDate, NaiveTime, TimeDelta, Utc};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::{
@@ -23,8 +23,11 @@ use crate::{
     },
 };
 
-/// Number of changes that are read at once.
+/// Number of changes that are read at once, and size in bytes of their facts after which no more are read.
 const PAGE: usize = 1_000;
+const PAGE_BYTES: usize = 1 << 20;
+/// Number of characters of a value after which a table cuts it.
+const MAX_VALUE: usize = 60;
 /// Interval of `--follow`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -95,7 +98,8 @@ impl Audit {
         loop {
             let read = database.run(async |connection| {
                 db::changes::publish_all(connection).await?;
-                db::changes::page(connection, Start::After(after), &filter, PAGE).await
+                let start = Start::After(after);
+                db::changes::page(connection, start, &filter, PAGE, PAGE_BYTES).await
             });
             let page: Result<Page, _> = read.await?;
             let page = page.map_err(|_| "changes.retention has passed for the changes that were to be shown next; run the command again")?;
@@ -136,8 +140,11 @@ fn to_row(change: &Change) -> Vec<String> {
     fn text(text: Option<&str>) -> String {
         text.unwrap_or("-").to_owned()
     }
-    let facts = change.data.as_ref().and_then(Value::as_object);
-    let facts = facts.into_iter().flatten();
+    let facts = change.data.as_ref();
+    let facts = facts.and_then(|facts| serde_json::from_str::<Map<_, _>>(facts.get()).ok());
+    let facts = facts.iter().flatten();
+    // A list that a new pet does not have is no fact for people.
+    let facts = facts.filter(|(_, value)| **value != json!([null, []]));
     let facts: Vec<_> = facts.map(|(name, value)| fact(name, value)).collect();
     let at = change.at.with_timezone(&Local);
     vec![
@@ -151,23 +158,35 @@ fn to_row(change: &Change) -> Vec<String> {
     ]
 }
 
-/// Returns a fact for people: `pet 7`, `status available → sold`, `scopes read:pets admin → read:pets`, `ids 1 – 9`.
+/// Returns a fact for people: `pet 7`, `status available → sold`, `scopes read:pets admin → read:pets`, `ids 1 – 9`, `tags – → small`,
+/// `was Rex`.
 fn fact(name: &str, value: &Value) -> String {
-    fn text(value: &Value) -> String {
-        match value {
-            Value::String(text) => text.clone(),
-            Value::Array(all) => {
-                let texts: Vec<_> = all.iter().filter_map(Value::as_str).collect();
-                texts.join(" ")
-            }
-            other => other.to_string(),
-        }
-    }
     match value.as_array().map(Vec::as_slice) {
         Some([first, last]) if name == "ids" => format!("{name} {first} – {last}"),
         Some([Value::Null, new]) => format!("{name} {}", text(new)),
-        Some([old, new]) => format!("{name} {} → {}", text(old), text(new)),
+        Some([old, new]) if !matches!(name, "changed" | "scopes") || old.is_array() => {
+            format!("{name} {} → {}", text(old), text(new))
+        }
         _ => format!("{name} {}", text(value)),
+    }
+}
+
+/// Returns a value for people: an object by its name, if it has one.
+fn text(value: &Value) -> String {
+    let text = match value {
+        Value::Null => "–".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(all) if all.is_empty() => "–".to_owned(),
+        Value::Array(all) => all.iter().map(text).collect::<Vec<_>>().join(" "),
+        Value::Object(members) => match &members.get("name") {
+            Some(Value::String(name)) => name.clone(),
+            _ => value.to_string(),
+        },
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+    };
+    match text.char_indices().nth(MAX_VALUE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 

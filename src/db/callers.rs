@@ -230,7 +230,7 @@ pub async fn change(
     let data: Map<_, _> = changed.collect();
     if !data.is_empty() {
         let record = Record::new(Kind::Caller, &id.0, Action::Changed, initiator);
-        let record = record.with_data(Some(data.into()));
+        let record = record.with_data(Some(data));
         record::write(transaction, &[record]).await?;
     }
     let administration = Administration::after(transaction, was_one).await?;

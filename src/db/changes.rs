@@ -8,17 +8,32 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
 use sqlx::{FromRow, types::Json};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
     caller::{CallerId, CallerName, is_account},
-    change::{Change, Kind, Position},
+    change::{Change, Data, Kind, Position},
 };
 
-/// Maximum number of changes that a statement publishes, deletes, or looks at.
+/// Maximum number of changes that a statement publishes or looks at.
 const MAX_BATCH: u64 = 10_000;
+/// Size in bytes of the facts after which a statement publishes no more: a larger one would not end in time.
+const MAX_PUBLISHED_BYTES: i64 = 16 << 20;
+/// Maximum number of changes that a statement deletes.
+const MAX_DELETED: i64 = 1_000;
+
+/// Size in bytes of the facts of the changes before one, in an order. Facts are stored uncompressed, so that it is known
+/// without reading them.
+macro_rules! bytes_before {
+    ($order:expr) => {
+        concat!(
+            "coalesce(sum(pg_column_size(data)) over (order by ",
+            $order,
+            " rows between unbounded preceding and 1 preceding), 0)"
+        )
+    };
+}
 
 /// Statement that publishes changes, with the end of the clause that locks the clock. Without anything to publish, the clock
 /// is not locked, and nothing is written.
@@ -30,7 +45,10 @@ macro_rules! publish {
          ), taken as (
              delete from new_changes
              where ctid = any (array(
-                 select ctid from new_changes where exists (select from held) order by seq limit $1
+                 select ctid from (
+                     select ctid, ", bytes_before!("seq"), " as bytes
+                     from new_changes where exists (select from held) order by seq limit $1
+                 ) next where bytes < $2
              ))
              returning *
          ), numbered as (
@@ -46,6 +64,7 @@ macro_rules! publish {
              where exists (select from numbered)
          )
          select (select count(*) from numbered) as published,
+                (select count(*) >= $1 or sum(pg_column_size(data)) >= $2 from numbered) as may_remain,
                 coalesce((select position from held) <> (select position from changes_clock), false) as is_stale,
                 coalesce(extract(epoch from clock_timestamp() - coalesce(
                     (select min(at) from numbered),
@@ -62,6 +81,8 @@ pub struct Publication {
     /// Number of changes that it published.
     #[sqlx(try_from = "i64")]
     pub published: u64,
+    /// True if it has published as much as one statement can.
+    may_remain: Option<bool>,
     /// True if it waited for another publication: it may have found changes only that this one has published.
     is_stale: bool,
     /// Age in seconds of the oldest change that it found, published or not.
@@ -86,12 +107,14 @@ async fn publish_by(
 ) -> Result<Publication, Error> {
     let mut all = Publication::default();
     loop {
-        let query = sqlx::query_as(statement).bind(MAX_BATCH.cast_signed());
+        let query = sqlx::query_as(statement)
+            .bind(MAX_BATCH.cast_signed())
+            .bind(MAX_PUBLISHED_BYTES);
         let batch: Publication = with_timeout(query.fetch_one(&mut *connection)).await?;
         all.published += batch.published;
         all.lag = batch.lag.max(all.lag);
         all.has_webhooks = batch.has_webhooks;
-        if batch.published < MAX_BATCH && !batch.is_stale {
+        if batch.may_remain != Some(true) && !batch.is_stale {
             return Ok(all);
         }
     }
@@ -112,35 +135,6 @@ macro_rules! columns {
     };
 }
 
-/// Returns the first `limit` changes behind a position, of all kinds.
-pub async fn after(
-    connection: &mut Connection,
-    after: Position,
-    limit: usize,
-) -> Result<Vec<Change>, Error> {
-    let query = sqlx::query_as(concat!(
-        "select ",
-        columns!(),
-        ", null::bigint as last from changes where position > $1 and kind <> 'feed' order by position limit $2"
-    ));
-    let query = query
-        .bind(after.0)
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-    let rows: Vec<PageRow> = with_timeout(query.fetch_all(connection)).await?;
-    Ok(rows.into_iter().filter_map(PageRow::change).collect())
-}
-
-/// Size in bytes of what is read before a change, in an order.
-macro_rules! bytes_before {
-    ($order:literal) => {
-        concat!(
-            "coalesce(sum(octet_length(data::text)) over (order by ",
-            $order,
-            " rows between unbounded preceding and 1 preceding), 0)"
-        )
-    };
-}
-
 /// Returns the first `limit` changes behind a position and up to another, of these kinds, or of all if there are none. They end with
 /// the first one after `max_bytes`. Looks at up to 10,000 changes.
 pub async fn between(
@@ -150,13 +144,19 @@ pub async fn between(
     limit: usize,
     max_bytes: usize,
 ) -> Result<Page, Error> {
-    // Before the changes themselves: what is deleted meanwhile would shift the end.
-    let end = sqlx::query_scalar(
-        "select position from changes where position > $1 and position <= $2 order by position offset $3 - 1 limit 1",
-    );
-    let end = end.bind(after.0).bind(last.0).bind(MAX_BATCH.cast_signed());
-    let end: Option<i64> = with_timeout(end.fetch_optional(&mut *connection)).await?;
-    let end = end.map_or(last, Position);
+    let mut end = last;
+    if !kinds.is_empty() {
+        // Before the changes themselves: what is deleted meanwhile would shift the end.
+        let query = sqlx::query_scalar(
+            "select position from changes where position > $1 and position <= $2 order by position offset $3 - 1 limit 1",
+        );
+        let query = query
+            .bind(after.0)
+            .bind(last.0)
+            .bind(MAX_BATCH.cast_signed());
+        let found: Option<i64> = with_timeout(query.fetch_optional(&mut *connection)).await?;
+        end = found.map_or(last, Position);
+    }
     let query = sqlx::query_as(concat!(
         "select ", columns!(), ", last from (
              select *, ", bytes_before!("position"), " as bytes, max(position) over () as last
@@ -272,27 +272,30 @@ pub struct Page {
     pub next: Position,
 }
 
-/// Returns the next `limit` changes. Looks at up to 10,000 changes, or at all of one resource. Returns the oldest position as the
-/// error if the position after which the page begins is not known.
+/// Returns the next `limit` changes, which end with the first one after `max_bytes`. Looks at up to 10,000 changes, or at all of one
+/// resource. Returns the oldest position as the error if the position after which the page begins is not known.
 pub async fn page(
     connection: &mut Connection,
     start: Start,
     filter: &Filter,
     limit: usize,
+    max_bytes: usize,
 ) -> Result<Result<Page, Position>, Error> {
-    /// The matches, and the last position that was looked at if they are fewer than the limit.
+    /// The matches, and the last position that was looked at if neither limit ends them.
     macro_rules! page {
         ($beyond:literal, $order:literal, $last:literal, $scanned:expr, $looked_at:expr) => {
             concat!(
                 "with page as materialized (
-                     select position, at, kind, resource, action, version, owner, actor, request_id, data
+                     select position, at, kind, resource, action, version, owner, actor, request_id, data,
+                            ", bytes_before!(concat!("position ", $order)), " as bytes
                      from (select * from changes where position ", $beyond, " $1 ", $scanned, ") scanned
                      where (kind = any ($2) or (kind = any ($3) and owner = $4)) and ($6::text is null or actor = $6)
                      order by position ", $order, " limit $5
                  ), last as materialized (
-                     select ", $last, "(position) as last from ", $looked_at, " where (select count(*) from page) < $5
+                     select ", $last, "(position) as last from ", $looked_at, "
+                     where (select count(*) < $5 and coalesce(max(bytes), 0) < $7 from page)
                  )
-                 select page.*, last.last from last left join page on true order by page.position ", $order
+                 select page.*, last.last from last left join page on bytes < $7 order by page.position ", $order
             )
         };
         ($beyond:literal, $order:literal, $last:literal) => {
@@ -301,11 +304,11 @@ pub async fn page(
                     $beyond,
                     $order,
                     $last,
-                    concat!("order by position ", $order, " limit $7"),
-                    concat!("(select position from changes where position ", $beyond, " $1 order by position ", $order, " limit $7) scanned")
+                    concat!("order by position ", $order, " limit $8"),
+                    concat!("(select position from changes where position ", $beyond, " $1 order by position ", $order, " limit $8) scanned")
                 )
             } else {
-                page!($beyond, $order, $last, "and kind = $7 and resource = $8", "changes")
+                page!($beyond, $order, $last, "and kind = $8 and resource = $9", "changes")
             }
         };
     }
@@ -321,7 +324,8 @@ pub async fn page(
         .bind(names(&filter.own_kinds))
         .bind(filter.owner.map(|caller| caller.0))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(&filter.actor);
+        .bind(&filter.actor)
+        .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX));
     let query = match &filter.resource {
         None => query.bind(MAX_BATCH.cast_signed()),
         Some((kind, resource)) => query.bind(kind.as_str()).bind(resource),
@@ -369,7 +373,7 @@ struct PageRow {
     owner: Option<CallerId>,
     actor: Option<String>,
     request_id: Option<String>,
-    data: Option<Json<Value>>,
+    data: Option<Json<Data>>,
     last: Option<i64>,
 }
 
@@ -391,7 +395,7 @@ impl PageRow {
     }
 }
 
-/// Deletes up to 10,000 changes older than `retention`, the oldest first, except the newest of them. Returns their number.
+/// Deletes up to 1,000 changes older than `retention`, the oldest first, except the newest of them. Returns their number.
 pub async fn purge_expired(connection: &mut Connection, retention: Duration) -> Result<u64, Error> {
     let query = sqlx::query(
         "delete from changes
@@ -400,7 +404,7 @@ pub async fn purge_expired(connection: &mut Connection, retention: Duration) -> 
            and position <= (select max(position) from (select position from changes order by position limit $2) batch)",
     )
     .bind(i64::try_from(retention.as_micros()).unwrap_or(i64::MAX))
-    .bind(MAX_BATCH.cast_signed());
+    .bind(MAX_DELETED);
     let deleted = with_timeout(query.execute(connection)).await?;
     Ok(deleted.rows_affected())
 }

@@ -13,7 +13,7 @@ use super::{
     record::{self, Record},
 };
 use crate::domain::{
-    change::{Action, Initiator, Kind},
+    change::{Action, Initiator},
     id::PetId,
     image::{Facts, ImageId, ImageType, RenderingWidth},
     image_store::StoreOwner,
@@ -104,19 +104,9 @@ pub async fn insert(
         .bind(pet.get())
         .bind(content.sha256);
     with_timeout(query.execute(&mut *transaction)).await?;
-    record(transaction, pet, id, Action::Created, initiator).await?;
+    let record = Record::of_image(id, (pet, content.size), Action::Created, initiator);
+    record::write(transaction, &[record]).await?;
     Ok(key)
-}
-
-async fn record(
-    transaction: &mut Connection,
-    pet: PetId,
-    id: ImageId,
-    action: Action,
-    initiator: &Initiator,
-) -> Result<(), Error> {
-    let record = Record::new(Kind::Image, &id, action, initiator).of_pet(pet);
-    record::write(transaction, &[record]).await
 }
 
 /// Returns the images of a pet, oldest first.
@@ -152,22 +142,20 @@ pub async fn find(
     with_timeout(query.fetch_optional(connection)).await
 }
 
-/// Deletes an image of a pet. Returns false if the pet has no such image.
+/// Deletes an image of a pet; the transaction must have locked the row of the pet.
 pub async fn delete(
     transaction: &mut Connection,
     pet: PetId,
-    id: ImageId,
+    image: &Image,
     initiator: &Initiator,
-) -> Result<bool, Error> {
+) -> Result<(), Error> {
     let query = sqlx::query("delete from images where id = $1 and pet_id = $2")
-        .bind(id.0)
+        .bind(image.id.0)
         .bind(pet.get());
-    let deleted = with_timeout(query.execute(&mut *transaction)).await?;
-    if deleted.rows_affected() == 0 {
-        return Ok(false);
-    }
-    record(transaction, pet, id, Action::Deleted, initiator).await?;
-    Ok(true)
+    with_timeout(query.execute(&mut *transaction)).await?;
+    let facts = (pet, image.content.size);
+    let record = Record::of_image(image.id, facts, Action::Deleted, initiator);
+    record::write(transaction, &[record]).await
 }
 
 /// Returns the rendering of a content at this width, if it exists.

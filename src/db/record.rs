@@ -3,19 +3,28 @@
 //! Invariants:
 //! - A change and its record are in one transaction. The record is inserted behind the lock of the changed row, so that the
 //!   numbers of the changes of a resource are in their order.
-//! - No secret, and no document of a resource, is recorded.
+//! - No secret and no personal data is recorded. A change has at most 40 KiB as JSON.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 
 use super::{codec, connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
     caller::{CallerId, Scopes},
-    change::{Action, Initiator, Kind},
+    change::{Action, Data, Initiator, Kind},
     id::PetId,
-    pet::{self, Version},
+    image::ImageId,
+    pet::{self, PetDetails, PetValues, Version},
     plan::Plan,
 };
+
+/// Maximum size in bytes of the values of a pet, as compact JSON. PostgreSQL adds spaces, and the change its other fields.
+const MAX_VALUES: usize = 38 << 10;
 
 /// Part of a statement that records the changes which a query returns.
 macro_rules! recorded {
@@ -56,7 +65,7 @@ pub(super) struct Record<'a> {
     owner: Option<i64>,
     actor: Option<&'a str>,
     request_id: Option<&'a str>,
-    data: Option<Value>,
+    data: Option<Data>,
 }
 
 impl<'a> Record<'a> {
@@ -89,9 +98,41 @@ impl<'a> Record<'a> {
     ) -> Self {
         Self {
             version: Some(version.0),
-            data: status_change(old, new),
             ..Self::new(Kind::Pet, &id, Action::Changed, initiator)
+                .with_data(status_change(old, new))
         }
+    }
+
+    /// Creates the record of the deletion of a pet.
+    pub fn of_deleted_pet(
+        id: PetId,
+        details: &PetDetails,
+        has_open_order: bool,
+        initiator: &'a Initiator,
+    ) -> Self {
+        #[derive(Serialize)]
+        struct Pet<'a> {
+            id: PetId,
+            #[serde(flatten)]
+            details: &'a PetDetails,
+            status: pet::Status,
+        }
+        let pet = Pet {
+            id,
+            details,
+            status: details.status,
+        };
+        let mut data = BTreeMap::new();
+        if let Ok(pet) = to_raw_value(&pet) {
+            match names_if_too_large(&pet) {
+                Some(names) => data.insert("changed", names),
+                None => data.insert("was", pet),
+            };
+        }
+        if has_open_order {
+            data.extend(to_raw_value(&true).map(|order| ("order", order)));
+        }
+        Self::new(Kind::Pet, &id, Action::Deleted, initiator).with_data(Some(data))
     }
 
     /// Creates the record of a new caller.
@@ -121,9 +162,15 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Sets the pet that an image or an order belongs to.
-    pub fn of_pet(self, pet: PetId) -> Self {
-        self.with_data(Some(json!({"pet": pet.get()})))
+    /// Creates the record of a new or deleted image of a pet.
+    pub fn of_image(
+        id: ImageId,
+        (pet, size): (PetId, u64),
+        action: Action,
+        initiator: &'a Initiator,
+    ) -> Self {
+        let data = json!({"pet": pet.get(), "size": size});
+        Self::new(Kind::Image, &id, action, initiator).with_data(Some(data))
     }
 
     /// Sets the caller that a credential belongs to.
@@ -131,10 +178,29 @@ impl<'a> Record<'a> {
         self.with_data(Some(json!({"caller": caller.0})))
     }
 
-    /// Sets small facts about the change.
-    pub fn with_data(self, data: Option<Value>) -> Self {
+    /// Sets facts about the change.
+    pub fn with_data(self, data: Option<impl Serialize>) -> Self {
+        // It cannot fail: all keys are texts.
+        let data = data.and_then(|data| to_raw_value(&data).ok());
         Self { data, ..self }
     }
+}
+
+/// Returns the values of a pet that differ before and after a change, or their names if the values are too large.
+pub(super) fn pet_values(old: Option<&PetDetails>, new: &PetDetails) -> Option<Data> {
+    let values = to_raw_value(&PetValues::new(old, new)).ok()?;
+    let names = names_if_too_large(&values)
+        .and_then(|changed| to_raw_value(&BTreeMap::from([("changed", changed)])).ok());
+    Some(names.unwrap_or(values))
+}
+
+/// Returns the names of the members of an object that is too large for a record.
+fn names_if_too_large(object: &RawValue) -> Option<Data> {
+    if object.get().len() <= MAX_VALUES {
+        return None;
+    }
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(object.get()).ok()?;
+    to_raw_value(&members.into_keys().collect::<Vec<_>>()).ok()
 }
 
 /// Returns the fact that a pet's status changed, or `None` if it did not.

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::{
@@ -43,8 +43,19 @@ impl FromStr for Position {
     }
 }
 
+/// Facts about a change, as JSON.
+pub type Data = Box<RawValue>;
+
+/// Value of a field before and after a change; `None` is an absent one.
+pub type Values<T> = (Option<T>, Option<T>);
+
+/// Returns both values of a field, or `None` if they are equal.
+pub fn changed<T: PartialEq>(old: Option<T>, new: Option<T>) -> Option<Values<T>> {
+    (old != new).then_some((old, new))
+}
+
 /// A change of a resource.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(example = json!({
     "position": 1_769_860_800_000_000_i64, "at": "2026-01-31T12:00:00Z", "kind": "pet", "resource": "7",
@@ -84,14 +95,16 @@ pub struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = "^[A-Za-z0-9._-]+$")]
     pub request_id: Option<String>,
-    /// Facts: `status`, `plan`, `scopes`, `disabled`, and `kinds` and `enabled` of a webhook, with the old value (`null` for a new
-    /// resource) and the new one, if they have changed; the `scopes` of a new caller, key or client; `expiresAt` of a key that has
+    /// Facts. `[old, new]` of each field of a pet that changed, of `status`, `complete` and `shipDate` of an order, of `plan`,
+    /// `scopes` and `disabled` of a caller, and of `kinds` and `enabled` of a webhook, with `null` for what is absent: for all of a
+    /// new resource. A pet that is deleted as it `was`, and `order` (`true`) if it had an open one. In place of values that would make
+    /// the change larger than 40 KiB, the names of the fields that have `changed`. Further, the `scopes` of a new caller, key or client; `expiresAt` of a key that has
     /// one, if it is new or was replaced; `password` (`true`) if one was set; `secret` (`true`) of a webhook with a new one; the position of the
-    /// delivery of a `retry`, the number of deliveries of `retries`; `pet` of an image or an order; `caller` of a key, a client or a session; number
+    /// delivery of a `retry`, the number of deliveries of `retries`; `pet` of an image or an order; `size` of an image in bytes; `caller` of a key, a client or a session; number
     /// of `pets` of an import, with the first and the last of their `ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object, nullable = false)]
-    pub data: Option<Value>,
+    pub data: Option<Data>,
 }
 
 impl Change {

@@ -29,6 +29,7 @@ use utoipa::ToSchema;
 use super::{
     Invalid,
     caller::CallerName,
+    change::{Values, changed},
     check_text,
     clock::serialize_time,
     id::{OrderId, PetId},
@@ -183,6 +184,31 @@ impl OrderDetails {
     /// Returns true if the order is in the first state. Only administrators may place it in another one.
     pub fn is_in_first_state(&self) -> bool {
         !self.complete && self.status == Status::Placed
+    }
+}
+
+/// What is recorded of a new or changed order: its pet, and `[old, new]` of the fields that differ.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OrderValues {
+    pet: PetId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Values<Status>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete: Option<Values<bool>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ship_date: Option<Values<ShipDate>>,
+}
+
+impl OrderValues {
+    /// Compares an order before a change, `None` if it is new, and after it.
+    pub fn new(old: Option<&OrderDetails>, new: &OrderDetails) -> Self {
+        Self {
+            pet: new.pet_id,
+            status: changed(old.map(|old| old.status), Some(new.status)),
+            complete: changed(old.map(|old| old.complete), Some(new.complete)),
+            ship_date: changed(old.and_then(|old| old.ship_date), new.ship_date),
+        }
     }
 }
 

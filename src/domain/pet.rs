@@ -17,7 +17,12 @@ use unicode_normalization::UnicodeNormalization as _;
 use url::Url;
 use utoipa::ToSchema;
 
-use super::{Invalid, MAX_TEXT, Text, check_text, id::PetId};
+use super::{
+    Invalid, MAX_TEXT, Text,
+    change::{Values, changed},
+    check_text,
+    id::PetId,
+};
 
 /// Maximum number of characters of the name of a pet, category or tag.
 pub const MAX_NAME: usize = MAX_TEXT;
@@ -209,6 +214,36 @@ impl PetDetails {
     }
 }
 
+/// Values of the fields of a pet that differ before and after a change. As JSON, they are `[old, new]` by field.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PetValues<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    category: Option<Values<&'a Category>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<Values<&'a PetName>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    photo_urls: Option<Values<&'a [PhotoUrl]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tags: Option<Values<&'a [Tag]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Values<Status>>,
+}
+
+impl<'a> PetValues<'a> {
+    /// Compares a pet before a change, `None` if it is new, and after it.
+    pub fn new(old: Option<&'a PetDetails>, new: &'a PetDetails) -> Self {
+        let category = old.and_then(|old| old.category.as_ref());
+        Self {
+            category: changed(category, new.category.as_ref()),
+            name: changed(old.map(|old| &old.name), Some(&new.name)),
+            photo_urls: changed(old.map(|old| &*old.photo_urls), Some(&*new.photo_urls)),
+            tags: changed(old.map(|old| &*old.tags), Some(&*new.tags)),
+            status: changed(old.map(|old| old.status), Some(new.status)),
+        }
+    }
+}
+
 /// Returns the size of URLs in bytes.
 pub fn text_size(urls: &[PhotoUrl]) -> usize {
     urls.iter().map(|url| url.as_str().len()).sum()
@@ -325,9 +360,9 @@ impl PetPatch {
         };
         PetDetails {
             category,
-            name: changed(self.name.as_ref(), &current.name),
-            photo_urls: changed(self.photo_urls.as_ref(), &current.photo_urls),
-            tags: changed(self.tags.as_ref(), &current.tags),
+            name: patched(self.name.as_ref(), &current.name),
+            photo_urls: patched(self.photo_urls.as_ref(), &current.photo_urls),
+            tags: patched(self.tags.as_ref(), &current.tags),
             status: self.status.unwrap_or(current.status),
         }
     }
@@ -346,7 +381,7 @@ impl CategoryPatch {
     }
 }
 
-fn changed<T: Clone>(new: Option<&T>, current: &T) -> T {
+fn patched<T: Clone>(new: Option<&T>, current: &T) -> T {
     new.unwrap_or(current).clone()
 }
 

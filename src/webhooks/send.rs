@@ -230,8 +230,19 @@ impl Message {
 }
 
 fn body(kind: &str, at: DateTime<Utc>, data: &impl Serialize) -> String {
-    let timestamp = at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
-    let mut body = json!({"type": kind, "timestamp": timestamp, "data": data}).to_string();
+    #[derive(Serialize)]
+    struct Body<'a, D> {
+        r#type: &'a str,
+        timestamp: String,
+        data: &'a D,
+    }
+    let body = Body {
+        r#type: kind,
+        timestamp: at.to_rfc3339_opts(SecondsFormat::AutoSi, true),
+        data,
+    };
+    // It cannot fail: all keys are texts.
+    let mut body = serde_json::to_string(&body).unwrap_or_default();
     // It has room for up to as much again, and is held until the receiver responds.
     body.shrink_to_fit();
     body

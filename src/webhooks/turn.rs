@@ -32,9 +32,9 @@ use crate::{
 pub const LEASE: Duration = Duration::from_secs(30);
 /// Maximum number of deliveries of a turn.
 const MAX_PAGE: usize = 100;
-/// Size in bytes of the changes after which a turn reads no more of those that are due, and of new ones: all webhooks may have turns
-/// at once.
-const MAX_BYTES: usize = 160 << 10;
+/// Size in bytes of the facts of changes after which a turn reads no more of those that are due, and of new ones: all webhooks may
+/// have turns at once.
+const MAX_BYTES: usize = 128 << 10;
 /// Maximum number of resources that fail while changes are read.
 const MAX_BLOCKED: usize = 100;
 /// Maximum number of deliveries that wait while changes are read.

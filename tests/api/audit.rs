@@ -224,7 +224,7 @@ async fn audit_prints_a_table_in_the_local_time_zone() {
         [resource, action, caller, request],
         [&"pet/2", &"created", &"tester", &"add-2"]
     );
-    assert_eq!(facts, ["status", "pending"]);
+    assert_eq!(facts, ["name", "Rex,", "status", "pending"]);
     assert!(printed.contains("status pending → sold"), "{printed}");
     assert_eq!(lines.len(), 3, "{printed}");
 

@@ -84,38 +84,39 @@ async fn changes_of_a_pet_are_recorded() {
     let changes = published(&app).await;
     assert_eq!(changes[0]["request_id"], "add-7");
     let changes: Vec<_> = changes.into_iter().map(without_request_id).collect();
-    let status = |old: Value, new: &str| json!({"status": [old, new]});
+    let status = |old: &str, new: &str| json!({"status": [old, new]});
+    let new = |name: &str, status: &str| json!({"name": [null, name], "photoUrls": [null, []], "tags": [null, []], "status": [null, status]});
     let expected = [
-        change(
-            "pet",
-            7,
-            "created",
-            Some(&added),
-            &status(Value::Null, "available"),
-        ),
+        change("pet", 7, "created", Some(&added), &new("Rex", "available")),
         change(
             "pet",
             7,
             "changed",
             Some(&replaced),
-            &status(json!("available"), "sold"),
+            &json!({"name": ["Rex", "Max"], "status": ["available", "sold"]}),
         ),
         change(
             "pet",
             7,
             "changed",
             Some(&patched),
-            &status(json!("sold"), "available"),
+            &status("sold", "available"),
         ),
-        change("pet", 7, "changed", Some(&form), &Value::Null),
+        change(
+            "pet",
+            7,
+            "changed",
+            Some(&form),
+            &json!({"name": ["Max", "Ace"]}),
+        ),
         change(
             "pet",
             8,
             "created",
             Some(&idempotent),
-            &status(Value::Null, "pending"),
+            &new("Ace", "pending"),
         ),
-        change("pet", 7, "deleted", None, &Value::Null),
+        change("pet", 7, "deleted", None, &json!({"was": form.json()})),
     ];
     assert_eq!(changes, expected);
 }
@@ -155,6 +156,7 @@ async fn changes_of_orders_and_images_are_recorded_with_those_of_their_pet() {
     let [image, other] = [upload().await, upload().await]
         .map(|it| it.json()["imageId"].as_str().expect("an id").to_owned());
     app.delete(&format!("/pet/7/images/{image}")).is(200).await;
+    let last = app.get("/pet/7").is(200).await.json();
     app.delete("/pet/7").is(200).await;
 
     let summary = |change: &Value| {
@@ -169,9 +171,13 @@ async fn changes_of_orders_and_images_are_recorded_with_those_of_their_pet() {
     };
     let changes: Vec<String> = published(&app).await.iter().map(summary).collect();
     let status = |old: &str, new: &str| json!({"status": [old, new]});
-    let placed = json!({"pet": 7, "status": [null, "placed"]});
+    let placed = json!({"pet": 7, "status": [null, "placed"], "complete": [null, false]});
+    let shipped = json!({"pet": 7, "shipDate": [null, "2026-01-31T12:00:00Z"]});
     let delivered = json!({"pet": 7, "status": ["placed", "delivered"]});
     let pet = json!({"pet": 7});
+    let picture = json!({"pet": 7, "size": png(2, 2).len()});
+    let [image_url, other_url] = [&image, &other].map(|it| app.url(&format!("/pet/7/images/{it}")));
+    let urls = |old: &[&String], new: &[&String]| json!({"photoUrls": [old, new]});
     let expected = [
         format!("customer: order {first} of customer created {placed}"),
         format!("customer: pet 7 changed {}", status("available", "pending")),
@@ -179,22 +185,50 @@ async fn changes_of_orders_and_images_are_recorded_with_those_of_their_pet() {
         format!("tester: pet 7 changed {}", status("pending", "available")),
         format!("customer: order {second} of customer created {placed}"),
         format!("customer: pet 7 changed {}", status("available", "pending")),
-        format!("tester: order {second} of customer changed {pet}"),
+        format!("tester: order {second} of customer changed {shipped}"),
         format!("tester: order {second} of customer changed {delivered}"),
         format!("tester: pet 7 changed {}", status("pending", "sold")),
-        format!("tester: image {image} created {pet}"),
-        "tester: pet 7 changed null".to_owned(),
-        format!("tester: image {other} created {pet}"),
-        "tester: pet 7 changed null".to_owned(),
-        format!("tester: image {image} deleted {pet}"),
-        "tester: pet 7 changed null".to_owned(),
-        "tester: pet 7 deleted null".to_owned(),
-        format!("tester: image {other} deleted {pet}"),
+        format!("tester: image {image} created {picture}"),
+        format!("tester: pet 7 changed {}", urls(&[], &[&image_url])),
+        format!("tester: image {other} created {picture}"),
+        format!(
+            "tester: pet 7 changed {}",
+            urls(&[&image_url], &[&image_url, &other_url])
+        ),
+        format!("tester: image {image} deleted {picture}"),
+        format!(
+            "tester: pet 7 changed {}",
+            urls(&[&image_url, &other_url], &[&other_url])
+        ),
+        format!("tester: pet 7 deleted {}", json!({"was": last})),
+        format!("tester: image {other} deleted {picture}"),
     ];
     assert_eq!(changes[1..], expected);
 }
 
-/// Batches, single statements and idempotent requests of two replicas at once.
+/// Applies a change to a pet that is known from the changes before it, `null` if there is none: the old values must be its own.
+fn apply(change: &Value, pet: &mut Value) {
+    let data = change["data"].as_object().expect("facts");
+    if change["action"] == "deleted" {
+        assert_eq!(data["was"], *pet, "{change}");
+        *pet = Value::Null;
+        return;
+    }
+    if pet.is_null() {
+        *pet = json!({"id": change["resource"].as_str().expect("an id").parse::<i64>().expect("an id")});
+    }
+    assert!(!data.is_empty(), "{change}");
+    for (field, values) in data {
+        let [old, new] = [&values[0], &values[1]];
+        assert!(old != new && pet[field] == *old, "{change} of {pet}");
+        pet[field] = new.clone();
+    }
+    let members = pet.as_object_mut().expect("a pet");
+    members.retain(|_, value| !value.is_null());
+}
+
+/// Batches, single statements and idempotent requests of two replicas at once. The changes of a pet, applied one after the other, are
+/// the pet.
 #[tokio::test(flavor = "multi_thread")]
 async fn versions_of_a_pet_are_recorded_once_and_in_order() {
     const PETS: i64 = 5;
@@ -206,7 +240,10 @@ async fn versions_of_a_pet_are_recorded_once_and_in_order() {
         let mut acknowledged = Vec::new();
         for round in 0..20 {
             let id = (writer + round) % PETS + 1;
-            let pet = json!({"id": id, "name": format!("{writer} {round}")});
+            let mut pet = json!({"id": id, "name": format!("{writer} {round}"), "tags": [{"name": round.to_string()}]});
+            if round % 3 == 0 {
+                pet["category"] = json!({"id": writer});
+            }
             let request = match (writer + round * 7) % 5 {
                 0 => app.post("/pet", &pet),
                 1 => app.put("/pet", &pet),
@@ -231,6 +268,7 @@ async fn versions_of_a_pet_are_recorded_once_and_in_order() {
     let mut acknowledged: Vec<_> = acknowledged.into_iter().flatten().collect();
     let changes = published(&app).await;
     let mut last: HashMap<String, (i64, String)> = HashMap::new();
+    let mut pets: HashMap<String, Value> = HashMap::new();
     let mut recorded = Vec::new();
     for change in changes {
         let resource = change["resource"].as_str().expect("an id").to_owned();
@@ -244,8 +282,18 @@ async fn versions_of_a_pet_are_recorded_once_and_in_order() {
             version.is_none_or(|version| version > newest),
             "{change} after {before:?}"
         );
+        apply(&change, pets.entry(resource.clone()).or_default());
         last.insert(resource.clone(), (version.unwrap_or(newest), action));
         recorded.push((resource, version));
+    }
+    for (id, pet) in pets {
+        let stored = app.get(&format!("/pet/{id}")).await;
+        let stored = if stored.status == 404 {
+            Value::Null
+        } else {
+            stored.is(200).json()
+        };
+        assert_eq!(pet, stored);
     }
     recorded.sort_unstable();
     acknowledged.sort_unstable();
@@ -673,4 +721,115 @@ async fn unknown_and_expired_positions_are_410_with_the_oldest_one() {
     );
     let page = app.get(&path(position(2))).is(200).await.json();
     assert_eq!(page, json!({"changes": [], "next": position(2)}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletion_of_a_pet_tells_of_its_open_order() {
+    let app = TestApp::start().await;
+    for id in 1..=3 {
+        app.add_pet(id).await;
+    }
+    for pet in 1..=2 {
+        app.post("/store/order", &json!({"petId": pet}))
+            .is(201)
+            .await;
+    }
+    app.patch("/pet/2", &json!({"status": "sold"}))
+        .is(200)
+        .await;
+    app.patch("/pet/3", &json!({"status": "pending"}))
+        .is(200)
+        .await;
+    for id in 1..=3 {
+        app.delete(&format!("/pet/{id}")).is(200).await;
+    }
+    let changes = published(&app).await;
+    let deleted = changes
+        .iter()
+        .filter(|it| it["kind"] == "pet" && it["action"] == "deleted");
+    let deleted: Vec<_> = deleted
+        .map(|it| (&it["data"]["was"]["status"], &it["data"]["order"]))
+        .collect();
+    let (pending, sold) = (json!("pending"), json!("sold"));
+    let expected = [
+        (&pending, &json!(true)),
+        (&sold, &json!(true)),
+        (&pending, &Value::Null),
+    ];
+    assert_eq!(deleted, expected);
+}
+
+/// Pets that earlier builds stored may be larger than a record.
+#[tokio::test(flavor = "multi_thread")]
+async fn record_names_values_that_are_too_large() {
+    let app = TestApp::start().await;
+    app.add_pet(1).await;
+    let urls: Vec<_> = (0..100)
+        .map(|n| format!("https://example.com/{n}/{}", "x".repeat(300)))
+        .collect();
+    let details = json!({"name": "Rex", "photoUrls": urls, "tags": [{"name": "y".repeat(9_000)}]});
+    let stored = format!("update pets set details = '{details}' where id = 1");
+    app.database.run(&stored).await;
+    let small = json!({"name": "Max", "photoUrls": [], "tags": []});
+    app.patch("/pet/1", &small).is(200).await;
+    app.database.run(&stored).await;
+    app.delete("/pet/1").is(200).await;
+    let changes = published(&app).await;
+    let data: Vec<_> = changes[1..].iter().map(|it| &it["data"]).collect();
+    let expected = [
+        &json!({"changed": ["name", "photoUrls", "tags"]}),
+        &json!({"changed": ["id", "name", "photoUrls", "status", "tags"]}),
+    ];
+    assert_eq!(data, expected);
+}
+
+/// More than one statement publishes, and than a page or a batch of the feed may have.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_changes_are_read_in_parts_that_are_bounded_by_bytes() {
+    const CHANGES: usize = 700;
+    let app = TestApp::start().await;
+    let mut live = Events::open(app.get("/changes?kind=pet")).await;
+    let change = async |first: usize, last: usize| {
+        let large = format!(
+            "insert into new_changes (kind, resource, action, data)
+             select 'pet', n::text, 'changed', jsonb_build_object('name', jsonb_build_array(n::text, repeat('x', 30000)))
+             from generate_series({first}, {last}) n"
+        );
+        app.database.run(&large).await;
+    };
+    change(1, 100).await;
+    for resource in 1..=100 {
+        let resource = resource.to_string();
+        assert_eq!(live.change().await["resource"], *resource);
+    }
+    change(101, CHANGES).await;
+    let expected: Vec<_> = (1..=CHANGES).map(|n| n.to_string()).collect();
+    let resources = |page: &Value| -> Vec<String> {
+        let changes = page["changes"].as_array().expect("changes");
+        let resources = changes.iter().map(|it| it["resource"].as_str());
+        resources.map(|it| it.expect("an id").to_owned()).collect()
+    };
+    for (order, cursor) in [("asc", "after"), ("desc", "before")] {
+        let (mut read, mut from) = (Vec::new(), String::new());
+        loop {
+            let page = app.get(&format!("/changes?kind=pet&limit=1000&order={order}{from}"));
+            let page = page.is(200).await;
+            assert!(page.body.len() < 1_200_000, "{}", page.body.len());
+            let page = page.json();
+            read.extend(resources(&page));
+            let next = format!("&{cursor}={}", page["next"]);
+            if next == from {
+                break;
+            }
+            from = next;
+        }
+        if order == "desc" {
+            read.reverse();
+        }
+        assert_eq!(read, expected, "{order}");
+    }
+    let mut behind = Events::open(app.get("/changes?kind=pet&after=0")).await;
+    for resource in &expected {
+        assert_eq!(behind.change().await["resource"], **resource);
+    }
 }

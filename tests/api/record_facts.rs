@@ -4,19 +4,25 @@ use test_support::*;
 
 /// Facts that operations leave, by the kind of the resource, the action, and the names of the facts.
 const FACTS: [(&str, &[&str]); 35] = [
-    ("addPet", &["pet created status"]),
+    ("addPet", &["pet created name photoUrls status tags"]),
     ("updatePet", &["pet changed status"]),
-    ("patchPet", &["pet changed"]),
+    ("patchPet", &["pet changed name"]),
     ("updatePetWithForm", &["pet changed status"]),
-    ("uploadFile", &["image created pet", "pet changed"]),
-    ("deleteImage", &["image deleted pet", "pet changed"]),
+    (
+        "uploadFile",
+        &["image created pet size", "pet changed photoUrls"],
+    ),
+    (
+        "deleteImage",
+        &["image deleted pet size", "pet changed photoUrls"],
+    ),
     (
         "placeOrder",
-        &["order created pet status", "pet changed status"],
+        &["order created complete pet status", "pet changed status"],
     ),
     ("patchOrder", &["order changed pet status"]),
     ("deleteOrder", &["order deleted pet", "pet changed status"]),
-    ("deletePet", &["pet deleted"]),
+    ("deletePet", &["pet deleted was"]),
     (
         "createUser",
         &["caller created plan scopes", "user created password"],
@@ -53,7 +59,10 @@ const FACTS: [(&str, &[&str]); 35] = [
     ("retryDelivery", &["webhook changed retry"]),
     ("retryDeliveries", &["webhook changed retries"]),
     ("deleteWebhook", &["webhook deleted"]),
-    ("addSampleStore", &["pet created status", "…"]),
+    (
+        "addSampleStore",
+        &["pet created category name photoUrls status tags", "…"],
+    ),
 ];
 
 /// Returns what was recorded since the last call.

@@ -42,6 +42,8 @@ use crate::{
 /// Header of a client that goes on with a stream.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
+/// Size in bytes of the facts after which a page ends.
+const MAX_BYTES: usize = 1 << 20;
 /// Default of `limit`.
 const DEFAULT_LIMIT: usize = 100;
 
@@ -52,8 +54,8 @@ pub fn router() -> Operations {
 
 /// Read the record of changes
 ///
-/// Returns changes after the position `after`; without it, from the oldest one. A request looks at 10,000 changes at most, so a
-/// page may have fewer than `limit`, or none, while more remain: go on with `next` as `after` until both are equal. With
+/// Returns changes after the position `after`; without it, from the oldest one. A request looks at 10,000 changes at most, and a page
+/// has about 1 MiB of facts, so it may have fewer than `limit`, or none, while more remain: go on with `next` as `after` until both are equal. With
 /// `order=desc`, the newest change comes first, and `before` takes the place of `after`. Changes are kept for 30 days, unless
 /// configured otherwise. A caller without the scope `admin` sees changes of pets, images and imports with `read:pets`, of its own
 /// orders with `read:orders`, and of its own account, without the actor and the request of what the accounts of others have done.
@@ -144,7 +146,7 @@ async fn list(
         .database
         .read_large(Cost::Rows, reader, async |connection| {
             db::changes::publish_all(connection).await?;
-            db::changes::page(connection, start, &filter, limit).await
+            db::changes::page(connection, start, &filter, limit, MAX_BYTES).await
         });
     let page: Result<Page, _> = read.await?;
     let Page { changes, next } = page.map_err(Error::UnknownPosition)?;

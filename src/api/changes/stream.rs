@@ -45,8 +45,10 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(14);
 /// Size in bytes from which a piece gets no further event.
 const MAX_PIECE: usize = 16 << 10;
-/// Number of changes that a stream reads at once until it has caught up.
+/// Number of changes that a stream reads at once until it has caught up, and size in bytes of their facts after which it reads no more:
+/// it holds them until they are sent.
 const PAGE: usize = 100;
+const PAGE_BYTES: usize = 64 << 10;
 
 /// Opens a stream. Fails if the position is not known, or if the client address or the process has too many streams.
 pub async fn open(
@@ -237,7 +239,8 @@ impl ChangeStream {
         let read = async move {
             let read = database.read_large(Cost::Rows, reader, async |connection| {
                 db::changes::publish_all(connection).await?;
-                db::changes::page(connection, Start::After(position), &filter, PAGE).await
+                let start = Start::After(position);
+                db::changes::page(connection, start, &filter, PAGE, PAGE_BYTES).await
             });
             read.await
         };

@@ -150,7 +150,7 @@ async fn delete(
         let found = db::images::find(&mut *transaction, pet, image).await?;
         let found = found.ok_or_else(|| no_such_image(image))?;
         conditions.check(&entity_tag(&found.content))?;
-        db::images::delete(&mut *transaction, pet, image, &initiator).await?;
+        db::images::delete(&mut *transaction, pet, &found, &initiator).await?;
         // The URL may have been stored with another host.
         let end = image_path(pet, image);
         let mut urls = stored.details.photo_urls;

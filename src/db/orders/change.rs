@@ -1,7 +1,5 @@
 //! Moves an order forward, and sells its pet once the order is delivered or complete.
 
-use serde_json::json;
-
 use crate::{
     db::{
         codec::order_columns,
@@ -14,7 +12,7 @@ use crate::{
         caller::CallerId,
         change::{Action, Initiator, Kind},
         id::{OrderId, PetId},
-        order::{MovesBackward, Order, OrderPatch, ShipDate, Standing},
+        order::{MovesBackward, Order, OrderPatch, OrderValues, ShipDate, Standing},
         pet::{self, Version},
     },
 };
@@ -72,13 +70,9 @@ pub async fn change_in(
     .bind(details.ship_date.map(ShipDate::get))
     .bind(details.is_open());
     let owner: Option<CallerId> = with_timeout(query.fetch_one(&mut *transaction)).await?;
-    let (old, new) = (order.details.status, details.status);
-    let mut data = json!({"pet": details.pet_id.get()});
-    if old != new {
-        data["status"] = json!([old.as_str(), new.as_str()]);
-    }
+    let values = OrderValues::new(Some(&order.details), &details);
     let record = Record::new(Kind::Order, &id, Action::Changed, initiator);
-    let mut records = vec![record.owned_by(owner).with_data(Some(data))];
+    let mut records = vec![record.owned_by(owner).with_data(Some(values))];
     // If another request has closed the order since the first statement, the pet is no longer the order's.
     if let Some((pet, status)) = pet
         && order.details.is_open()

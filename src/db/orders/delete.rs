@@ -4,6 +4,8 @@
 
 use std::{cmp::Ordering, collections::HashMap};
 
+use serde_json::json;
+
 use super::place::{Owner, owner_column};
 use crate::{
     db::{
@@ -126,7 +128,7 @@ impl BatchedStatement for Deletions {
                 Some((_, of, pet_id, held, _)) => {
                     let record = Record::new(Kind::Order, id, Action::Deleted, initiator)
                         .owned_by((of != 0).then_some(CallerId(of)))
-                        .of_pet(pet_id);
+                        .with_data(Some(json!({"pet": pet_id.get()})));
                     records.push(record);
                     let released = released.iter().find(|pet| Some(pet.id) == held);
                     records.extend(released.map(|pet| {

@@ -9,7 +9,7 @@ use std::{collections::HashMap, iter, slice};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::types::Json;
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
         caller::CallerId,
         change::Initiator,
         id::{OrderId, PetId},
-        order::{NewOrder, Order, Refusal, ShipDate, Standing},
+        order::{NewOrder, Order, OrderValues, Refusal, ShipDate, Standing},
         pet,
     },
 };
@@ -190,7 +190,7 @@ struct OrderRow<'a> {
     status: &'static str,
     complete: bool,
     pet_status: &'static str,
-    data: Value,
+    data: OrderValues,
     pet_data: Option<Value>,
     actor: Option<&'a str>,
     request_id: Option<&'a str>,
@@ -209,7 +209,7 @@ impl<'a> OrderRow<'a> {
             status: details.status.as_str(),
             complete: details.complete,
             pet_status: new.as_str(),
-            data: json!({"pet": details.pet_id.get(), "status": [null, details.status.as_str()]}),
+            data: OrderValues::new(None, &details),
             pet_data: status_change(old, new),
             actor: placement.initiator.actor(),
             request_id: placement.initiator.request_id.as_deref(),

@@ -6,6 +6,8 @@
 
 use std::{collections::HashMap, iter, slice};
 
+use sqlx::types::Json;
+
 use super::change::{MAX_BATCHED_ELEMENTS, number_of_elements};
 use crate::{
     db::{
@@ -15,7 +17,7 @@ use crate::{
         database::Database,
         deadline::with_timeout,
         error::Error,
-        record::recorded,
+        record::{pet_values, recorded},
         sequences::skip_chosen_ids,
     },
     domain::{
@@ -106,11 +108,12 @@ async fn insert_all(
     additions: &[Addition],
 ) -> Result<Vec<Option<StoredPet>>, Error> {
     let mut rows = PetRows::default();
-    let (mut actors, mut request_ids) = (Vec::new(), Vec::new());
+    let (mut actors, mut request_ids, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for Addition { pet, initiator } in additions {
         rows.push(pet.id, &pet.details);
         actors.push(initiator.actor());
         request_ids.push(initiator.request_id.as_deref());
+        values.push(pet_values(None, &pet.details).map(Json));
     }
     // Position and identifier of each row are returned with the result, to assign it to its request.
     let query = sqlx::query_as(concat!(
@@ -126,9 +129,8 @@ async fn insert_all(
          ), ",
         recorded!(
             "select 'pet', id::text, 'created', version, null::bigint,
-                    ($5::text[])[ordinality], ($6::text[])[ordinality],
-                    jsonb_build_object('status', jsonb_build_array(null, status))
-             from (select distinct on (id) id, ordinality, is_chosen, stored.version, status
+                    ($5::text[])[ordinality], ($6::text[])[ordinality], ($7::jsonb[])[ordinality]
+             from (select distinct on (id) id, ordinality, is_chosen, stored.version
                    from stored join given using (id) order by id, ordinality) first
              where not is_chosen order by first.id"
         ),
@@ -142,7 +144,8 @@ async fn insert_all(
         .bind(&rows.details)
         .bind(rows.folded_names)
         .bind(actors)
-        .bind(request_ids);
+        .bind(request_ids)
+        .bind(values);
     let query = query.fetch_all(&mut *connection);
     let inserted: Vec<(i64, PetId, Option<Version>)> = with_timeout(query).await?;
     let mut stored = vec![None; additions.len()];
@@ -176,27 +179,27 @@ async fn renew_versions(
     if chosen.is_empty() {
         return Ok(());
     }
-    let (mut ids, mut actors, mut request_ids) = (Vec::new(), Vec::new(), Vec::new());
-    for (Addition { initiator, .. }, (id, _)) in &chosen {
+    let (mut ids, mut actors, mut request_ids, mut values) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (Addition { pet, initiator }, (id, _)) in &chosen {
         ids.push(id.get());
         actors.push(initiator.actor());
         request_ids.push(initiator.request_id.as_deref());
+        values.push(pet_values(None, &pet.details).map(Json));
     }
     let query = sqlx::query_as(concat!(
         "with changed as (
              update pets set version = nextval('pet_versions')
-             from unnest($1::bigint[], $2::text[], $3::text[]) as given (id, actor, request_id)
+             from unnest($1::bigint[], $2::text[], $3::text[], $4::jsonb[]) as given (id, actor, request_id, data)
              where pets.id = given.id
-             returning pets.id, version, status, actor, request_id
+             returning pets.id, version, actor, request_id, data
          ), ",
         recorded!(
-            "select 'pet', id::text, 'created', version, null::bigint, actor, request_id,
-                    jsonb_build_object('status', jsonb_build_array(null, status))
-             from changed order by id"
+            "select 'pet', id::text, 'created', version, null::bigint, actor, request_id, data from changed order by id"
         ),
         " select id, version from changed"
     ));
-    let query = query.bind(ids).bind(actors).bind(request_ids);
+    let query = query.bind(ids).bind(actors).bind(request_ids).bind(values);
     let versions: Vec<(PetId, Version)> = with_timeout(query.fetch_all(connection)).await?;
     let versions: HashMap<PetId, Version> = versions.into_iter().collect();
     for (_, (id, version)) in chosen {

@@ -30,7 +30,7 @@ export function changeTable(filters, { signal, changed = () => {}, missed }) {
       ["Time", ({ at }) => formatTime(at)],
       ["What", ({ kind, resource, action }) => [link(kind, resource), ` ${action}`]],
       ["By", ({ actor }) => nameOf(actor ?? "–")],
-      ["Facts", ({ data }) => long(data ? Object.entries(data).map(fact).join(", ") : "")],
+      ["Facts", ({ data = {} }) => long(Object.entries(data).filter(isFact).map(fact).join(", "))],
       ["Request", ({ requestId }) => element("code", {}, requestId ?? "–")],
     ],
   });
@@ -42,7 +42,17 @@ function link(kind, resource) {
   return views[kind] ? element("a", { href: `#/${views[kind]}/${resource}` }, text) : text;
 }
 
-/** Returns a fact as text: `status available → sold`. */
+/** Returns false for a list that a new pet does not have. */
+const isFact = ([, value]) => !(Array.isArray(value) && value[0] === null && value[1]?.length === 0);
+
+/** Returns a fact as text: `status available → sold`, `tags – → small, calm`, `was Rex`. */
 function fact([name, value]) {
-  return `${name} ${Array.isArray(value) ? value.map((it) => it ?? "–").join(" → ") : value}`;
+  return `${name} ${Array.isArray(value) ? value.map(text).join(" → ") : text(value)}`;
+}
+
+/** Returns a value as text: an object by its name, if it has one. */
+function text(value) {
+  if (value === null) return "–";
+  if (Array.isArray(value)) return value.map(text).join(", ") || "–";
+  return typeof value === "object" ? value.name ?? JSON.stringify(value) : String(value);
 }
