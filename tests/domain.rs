@@ -373,7 +373,7 @@ fn order_patch_moves_forward_only() {
                     ship_date: None,
                 };
                 let is_forward = before as u8 <= after as u8 && (complete || !was_complete);
-                let patched = patch.apply(order(before, was_complete));
+                let patched = patch.apply(order(before, was_complete), true);
                 let expected = is_forward.then(|| order(after, complete));
                 assert_eq!(
                     patched.ok(),
@@ -382,7 +382,7 @@ fn order_patch_moves_forward_only() {
                 );
             }
         }
-        let same = OrderPatch::default().apply(order(before, false));
+        let same = OrderPatch::default().apply(order(before, false), false);
         assert_eq!(same, Ok(order(before, false)));
     }
 }

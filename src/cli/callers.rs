@@ -18,6 +18,7 @@ use crate::{
         caller::{CallerId, CallerKey, CallerName, Scope, Scopes},
         change::Initiator,
         plan::Plan,
+        user::Username,
     },
 };
 
@@ -25,7 +26,8 @@ use crate::{
 pub enum Callers {
     /// List all callers
     ///
-    /// With --json, an array of {"id":…,"name":…,"plan":…,"scopes":[…],"disabled":…,"credentials":…,"createdAt":…}
+    /// With --json, an array of {"id":…,"name":…,"plan":…,"scopes":[…],"disabled":…,"credentials":…,"createdAt":…};
+    /// those of users with "username"
     List,
     /// Show a caller and its requests of the UTC day
     ///
@@ -117,8 +119,9 @@ impl Callers {
                 // Includes requests that replicas leased but have not used, for about a second.
                 value["usedToday"] = json!(used);
                 let text = format!(
-                    "Name        {}\nPlan        {}\nScopes      {}\nDisabled    {}\nCredentials {}\nUsed today  {used} of {}",
+                    "Name        {}\nUsername    {}\nPlan        {}\nScopes      {}\nDisabled    {}\nCredentials {}\nUsed today  {used} of {}",
                     caller.name,
+                    username(&caller),
                     caller.plan,
                     caller.scopes,
                     if caller.disabled { "yes" } else { "no" },
@@ -284,8 +287,9 @@ fn or_unlimited(limit: Option<u32>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
 }
 
-const HEADING: [&str; 7] = [
+const HEADING: [&str; 8] = [
     "NAME",
+    "USERNAME",
     "PLAN",
     "PER MINUTE",
     "PER DAY",
@@ -294,10 +298,15 @@ const HEADING: [&str; 7] = [
     "SCOPES",
 ];
 
+fn username(caller: &CallerRecord) -> &str {
+    caller.username.as_ref().map_or("-", Username::as_str)
+}
+
 fn to_row(caller: &CallerRecord, plans: &Plans) -> Vec<String> {
     let limits = plans.limits(caller.plan);
     vec![
         caller.name.to_string(),
+        username(caller).to_owned(),
         caller.plan.to_string(),
         or_unlimited(limits.per_minute),
         or_unlimited(limits.per_day),

@@ -20,7 +20,7 @@ use crate::domain::{
     clock::serialize_time,
     end_of_prefix,
     plan::Plan,
-    user::UserId,
+    user::{UserId, Username},
 };
 
 /// Caller, which owns credentials.
@@ -56,6 +56,10 @@ pub struct CallerRecord {
     #[serde(serialize_with = "serialize_time")]
     #[schema(value_type = String, format = "date-time", max_length = 64)]
     pub created_at: DateTime<Utc>,
+    /// Username, of the caller of a user account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 64, pattern = r"^[^\x00]*$")]
+    pub username: Option<Username>,
 }
 
 /// Inserts a caller. Returns `None` if the name is taken. One statement: others that insert the same name wait for it.
@@ -137,12 +141,31 @@ pub async fn list(
     with_timeout(query.fetch_all(connection)).await
 }
 
+/// Returns the callers with these names, by name.
+pub async fn list_named(
+    connection: &mut Connection,
+    names: &[String],
+    after: Option<&CallerName>,
+    limit: usize,
+) -> Result<Vec<CallerRecord>, Error> {
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "{RECORDS}
+         where name = any ($1) and name collate \"C\" > $2
+         order by name collate \"C\" limit $3"
+    )))
+    .bind(names)
+    .bind(after.map_or("", CallerName::as_str))
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    with_timeout(query.fetch_all(connection)).await
+}
+
 /// Query for callers, without its condition and order.
 const RECORDS: &str = "
     select id, name, plan, scopes, created_at, disabled_at is not null as disabled,
            (select count(*) from credentials c
             where c.caller_id = callers.id and c.revoked_at is null
-              and (c.expires_at is null or c.expires_at > now())) as credentials
+              and (c.expires_at is null or c.expires_at > now())) as credentials,
+           (select username from users where caller_id = callers.id) as username
     from callers";
 
 /// Returns the caller with this name, as its requests act, with all its scopes, and true if it is disabled.

@@ -30,7 +30,7 @@ macro_rules! pet_columns {
     };
 }
 
-/// Columns of an order of `$table`, with the name of its caller if the condition holds.
+/// Columns of an order of `$table`, with the name of its caller and the username of its account if the condition holds.
 macro_rules! order_columns {
     ($table:literal, $has_caller:literal) => {
         concat!(
@@ -39,7 +39,10 @@ macro_rules! order_columns {
             ".status, complete, created_at,
             (select name from callers where callers.id = owner and ",
             $has_caller,
-            ") as caller"
+            ") as caller,
+            (select username from users where caller_id = owner and ",
+            $has_caller,
+            ") as username"
         )
     };
 }

@@ -18,7 +18,8 @@
 //!   order stays open.
 //! - Deleting the order that holds a pet releases it: pending becomes available; sold was set by hand and stays.
 //!   Deleting an order that is not open changes no pet.
-//! - Deleting a pet keeps its orders, which then hold no pet, not even a new one with the same identifier.
+//! - Deleting a pet keeps its orders, which then hold no pet, not even a new one with the same identifier. Those that are open can be
+//!   completed or deleted.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
@@ -34,6 +35,7 @@ use super::{
     clock::serialize_time,
     id::{OrderId, PetId},
     pet,
+    user::Username,
 };
 
 /// Status of an order.
@@ -223,14 +225,26 @@ pub struct OrderPatch {
     pub ship_date: Option<Option<ShipDate>>,
 }
 
-/// Refusal of a patch that would move an order backward; the text follows the order's name.
+/// Reason why an order cannot be changed; the text follows its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("cannot move backward: it moves from placed to approved to delivered, and to complete")]
-pub struct MovesBackward;
+pub enum PatchRefusal {
+    /// The order would move backward.
+    #[error("cannot move backward: it moves from placed to approved to delivered, and to complete")]
+    MovesBackward,
+    /// An open order without its pet would be approved or delivered.
+    #[error(
+        "is for a pet that is deleted: it cannot be approved or delivered, but completed or deleted"
+    )]
+    PetDeleted,
+}
 
 impl OrderPatch {
-    /// Returns all fields of `current`, with the patch applied.
-    pub fn apply(self, current: OrderDetails) -> Result<OrderDetails, MovesBackward> {
+    /// Returns all fields of `current`, with the patch applied. An open order holds its pet, unless that was deleted.
+    pub fn apply(
+        self,
+        current: OrderDetails,
+        holds_pet: bool,
+    ) -> Result<OrderDetails, PatchRefusal> {
         let patched = OrderDetails {
             status: self.status.unwrap_or(current.status),
             complete: self.complete.unwrap_or(current.complete),
@@ -238,7 +252,10 @@ impl OrderPatch {
             ..current
         };
         if patched.status < current.status || (current.complete && !patched.complete) {
-            return Err(MovesBackward);
+            return Err(PatchRefusal::MovesBackward);
+        }
+        if current.is_open() && !holds_pet && patched.status != current.status {
+            return Err(PatchRefusal::PetDeleted);
         }
         Ok(patched)
     }
@@ -264,7 +281,8 @@ pub struct NewOrder {
     "status": "placed",
     "complete": false,
     "createdAt": "2026-01-24T12:00:00Z",
-    "caller": "acme"
+    "caller": "user:7",
+    "username": "ada"
 }))]
 pub struct Order {
     /// Identifier.
@@ -281,6 +299,10 @@ pub struct Order {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, read_only, min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
     pub caller: Option<CallerName>,
+    /// Username of the account that placed it, for callers with the scope `admin`. Absent if no user did, or the account is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false, read_only, min_length = 1, max_length = 64, pattern = r"^[^\x00]*$")]
+    pub username: Option<Username>,
 }
 
 /// Reason why a pet cannot be ordered; the text follows its name.

@@ -68,11 +68,19 @@ fn is_visible(character: char) -> bool {
 
 /// Returns the name of a pet, or the beginning of one, in the form in which names are compared: without case (as of
 /// usernames), in NFC, cut to [`MAX_NAME`] characters. Each character is folded by itself, so that the form of a beginning is
-/// the beginning of the form.
+/// the beginning of the form. Of the letters of Turkish, İ becomes i, and ı stays.
 pub fn fold_name(name: &str) -> String {
-    let lower = name.chars().flat_map(char::to_lowercase);
-    let upper = lower.flat_map(char::to_uppercase);
-    let folded = upper.flat_map(char::to_lowercase);
+    let mut folded = String::with_capacity(name.len());
+    for character in name.nfc() {
+        match character {
+            'İ' => folded.push('i'),
+            'ı' => folded.push('ı'),
+            _ => {
+                let upper = character.to_lowercase().flat_map(char::to_uppercase);
+                folded.extend(upper.flat_map(char::to_lowercase));
+            }
+        }
+    }
     folded.nfc().take(MAX_NAME).collect()
 }
 

@@ -130,6 +130,7 @@ async fn callers_are_listed_by_name() {
         ("?name=ac", &["acme", "acme-2", "acorn"][..]),
         ("?name=acme", &["acme", "acme-2"]),
         ("?name=b%C3%A4", &["bär"]),
+        ("?name=bär&name=acme&name=zoo&name=acme", &["acme", "bär"]),
         ("?name=AC", &[]),
         ("?name=%25", &[]),
     ] {

@@ -552,7 +552,7 @@ async fn find_plans_do_not_depend_on_statistics() {
 }
 
 /// Finds, with the indexes that they use.
-const FINDS: [(&str, &[&str]); 19] = [
+const FINDS: [(&str, &[&str]); 20] = [
     (
         "by_status ('{pending}', '{1}', '{1}', '{0}', '{20}', '{2048}')",
         &["pets_by_status "],
@@ -622,6 +622,10 @@ const FINDS: [(&str, &[&str]); 19] = [
         &["pets_by_status "],
     ),
     (
+        "list_by_id ('{available,sold}', 0, 20, 2048, '{common}', '{1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20}')",
+        &["pets_pkey"],
+    ),
+    (
         "suggest_tags ('c', 'd', 200, 20)",
         &["tag_names_by_folded_name ", "pet_tags_pkey"],
     ),
@@ -637,7 +641,7 @@ async fn find_plans(database: &TestDatabase) -> Vec<String> {
         PLANNER_SETTINGS,
         pets::{
             FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_NAME, FIND_BY_NAME_AND_TAG, FIND_BY_STATUS,
-            LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, SUGGEST_TAGS,
+            LIST_BY_ID, LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, SUGGEST_TAGS,
         },
     };
     let mut connection = database.connect().await;
@@ -651,6 +655,7 @@ async fn find_plans(database: &TestDatabase) -> Vec<String> {
          prepare list_by_tag (text[], bigint, bigint, int, text[]) as {LIST_BY_TAG};
          prepare list_by_tag_descending (text[], bigint, bigint, int, text[]) as {LIST_BY_TAG_DESCENDING};
          prepare list_descending (text[], bigint, bigint, int) as {LIST_DESCENDING};
+         prepare list_by_id (text[], bigint, bigint, int, text[], bigint[]) as {LIST_BY_ID};
          prepare suggest_tags (text, text, bigint, bigint) as {SUGGEST_TAGS}"
     );
     let prepared = sqlx::raw_sql(AssertSqlSafe(prepare));

@@ -145,6 +145,13 @@ async fn order_of_deleted_pet_stays_and_does_not_hold_a_new_pet() {
     app.delete("/pet/7").is(200).await;
     let first = format!("/store/order/{}", first.id());
     assert_eq!(app.get(&first).is(200).await.json()["petId"], 7);
+    // It is not approved or delivered: there is nothing to deliver.
+    for status in ["approved", "delivered"] {
+        let refused = app.patch(&first, &json!({"status": status})).is(409).await;
+        assert!(refused.text().contains("deleted"), "{refused}");
+    }
+    let shipped = json!({"shipDate": "2026-01-31T12:00:00Z"});
+    app.patch(&first, &shipped).is(200).await;
     assert_eq!(order(&app, 7).await.invalid_fields(), ["petId"]);
     // A new pet with the same id can be ordered, and stays ordered when the old order is deleted.
     app.post("/pet", &rex).is(201).await;
@@ -158,9 +165,11 @@ async fn order_of_deleted_pet_stays_and_does_not_hold_a_new_pet() {
     // Deleting the order does not bring back a deleted pet.
     let third = order(&app, 7).is(201).await;
     app.delete("/pet/7").is(200).await;
-    app.delete(&format!("/store/order/{}", third.id()))
+    let third_order = format!("/store/order/{}", third.id());
+    app.patch(&third_order, &json!({"complete": true}))
         .is(200)
         .await;
+    app.delete(&third_order).is(200).await;
     app.get("/pet/7").is(404).await;
 }
 
@@ -1063,4 +1072,70 @@ async fn store_trailing_slash_is_200_unknown_order_404_and_put_405() {
     app.get("/store/inventory/").is(200).await;
     app.get("/store/order/1").is(404).await;
     app.request(Method::PUT, "/store/order").is(405).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn administrators_see_the_usernames_of_orders_and_callers() {
+    let app = TestApp::start().await;
+    app.add_pets(2).await;
+    let id = app.sign_up("Ada").await;
+    let caller = format!("user:{id}");
+    let token = app.log_in("ada").await;
+    let place = async |pet: i64| {
+        let order = app.anonymous(Method::POST, "/store/order");
+        order
+            .bearer_auth(&token)
+            .json(&json!({"petId": pet}))
+            .is(201)
+            .await
+    };
+    let order = place(1).await;
+    let path = format!("/store/order/{}", order.id());
+    let own = app.anonymous(Method::GET, &path).bearer_auth(&token);
+    for seen in [order, own.is(200).await] {
+        assert_eq!(
+            [&seen.json()["caller"], &seen.json()["username"]],
+            [&Value::Null; 2]
+        );
+    }
+    let seen = [
+        app.get(&path).is(200).await.json(),
+        app.get("/store/orders").is(200).await.json()[0].clone(),
+        app.get("/store/orders?petId=1&sort=-id")
+            .is(200)
+            .await
+            .json()[0]
+            .clone(),
+        app.patch(&path, &json!({"status": "approved"}))
+            .is(200)
+            .await
+            .json(),
+    ];
+    for order in seen {
+        assert_eq!(
+            [&order["caller"], &order["username"]],
+            [&*caller, "Ada"],
+            "{order}"
+        );
+    }
+    let callers = format!("/admin/callers?name={caller}&name=tester");
+    let callers = app.get(&callers).is(200).await.json();
+    assert_eq!(
+        [&callers[0]["name"], &callers[0]["username"]],
+        [&json!("tester"), &Value::Null]
+    );
+    assert_eq!(
+        [&callers[1]["name"], &callers[1]["username"]],
+        [&*caller, "Ada"]
+    );
+    let scopes = json!({"scopes": ["read:pets", "write:orders", "admin"]});
+    app.patch(&format!("/admin/callers/{}", callers[1]["id"]), &scopes)
+        .is(200)
+        .await;
+    let token = app.log_in("ada").await;
+    let order = app
+        .anonymous(Method::POST, "/store/order")
+        .bearer_auth(&token);
+    let order = order.json(&json!({"petId": 2})).is(201).await.json();
+    assert_eq!([&order["caller"], &order["username"]], [&*caller, "Ada"]);
 }

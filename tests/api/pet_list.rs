@@ -21,6 +21,9 @@ async fn some_pets() -> TestApp {
         (70, "E\u{301}CLAIR", "pending"),
         (80, "50 % off", "sold"),
         (90, "ΣΟΦΟΣ", "available"),
+        (91, "İstanbul", "available"),
+        (92, "I\u{307}zmir", "available"),
+        (93, "ısırgan", "sold"),
     ] {
         named(&app, id, name, status).await;
     }
@@ -31,8 +34,13 @@ async fn some_pets() -> TestApp {
 async fn list_is_in_the_order_of_ids_or_of_names() {
     let app = some_pets().await;
     for (query, ids) in [
-        ("", &[10, 20, 30, 40, 50, 60, 70, 80, 90][..]),
-        ("?status=sold&status=pending", &[10, 30, 40, 70, 80]),
+        ("", &[10, 20, 30, 40, 50, 60, 70, 80, 90, 91, 92, 93][..]),
+        ("?status=sold&status=pending", &[10, 30, 40, 70, 80, 93]),
+        ("?name=istanbul", &[91]),
+        ("?name=İST", &[91]),
+        ("?name=Izm", &[92]),
+        ("?name=isir", &[]),
+        ("?name=ısır", &[93]),
         ("?name=re", &[20, 40, 30, 10]),
         ("?name=REX", &[20, 40, 30, 10]),
         ("?name=rex%20", &[30]),
@@ -397,4 +405,60 @@ async fn imported_pets_are_found_by_their_names() {
     let folded = sqlx::query_scalar("select folded_name from pets order by id");
     let folded: Vec<String> = folded.fetch_all(&mut connection).await.expect("names");
     assert_eq!(folded, ["strasse", "rex"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_has_the_pets_with_given_ids() {
+    let app = some_pets().await;
+    let tagged = json!({"tags": [{"name": "a"}]});
+    for id in [20, 80] {
+        app.patch(&format!("/pet/{id}"), &tagged).is(200).await;
+    }
+    let hundred: Vec<_> = (1..=100).map(|id| id.to_string()).collect();
+    let hundred = hundred.join(",");
+    for (query, ids) in [
+        ("id=20", &[20][..]),
+        ("id=80&id=10,30%2C20&id=10&id=5", &[10, 20, 30, 80]),
+        ("id=9007199254740991", &[]),
+        ("id=10,20,80&status=sold", &[10, 80]),
+        ("id=10,20,80&tag=a,b", &[20, 80]),
+        ("id=10,20,80&tag=a&status=sold,pending", &[80]),
+        (
+            &format!("id={hundred}"),
+            &[10, 20, 30, 40, 50, 60, 70, 80, 90, 91, 92, 93],
+        ),
+    ] {
+        let found = app.get(&format!("/pet?{query}")).is(200).await;
+        assert_eq!(found.ids(), ids, "{query}");
+        assert_eq!(found.optional_header("link"), None, "{found}");
+    }
+    for (query, field) in [
+        ("id=", "id"),
+        ("id=1,", "id"),
+        ("id=0", "id"),
+        ("id=01", "id"),
+        ("id=x", "id"),
+        (&format!("id={hundred},101"), "id"),
+        ("id=1&name=a", "name"),
+        ("id=1&sort=id", "sort"),
+        ("id=1&limit=5", "limit"),
+        ("id=1&cursor=MQ", "cursor"),
+        ("id=1&status=gone", "status"),
+    ] {
+        let response = app.get(&format!("/pet?{query}")).await;
+        assert_eq!(response.invalid_fields(), [field], "{query}: {response}");
+    }
+    // More than one part: a hundred pets of 16 KiB.
+    let photo_urls = json!(vec![
+        format!("https://example.com/{}", "x".repeat(2_000));
+        7
+    ]);
+    for id in 101..=200 {
+        let pet = json!({"id": id, "name": "Rex", "photoUrls": photo_urls});
+        app.post("/pet", &pet).is(201).await;
+    }
+    let ids: Vec<i64> = (101..=200).collect();
+    let query: Vec<_> = ids.iter().rev().map(i64::to_string).collect();
+    let found = app.get(&format!("/pet?id={}", query.join(",")));
+    assert_eq!(found.is(200).await.ids(), ids);
 }

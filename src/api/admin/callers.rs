@@ -24,12 +24,14 @@ use crate::{
         usage::DayUsage,
     },
     domain::{
-        Invalid,
         caller::{CallerId, CallerName, Scope, Scopes},
         change::Initiator,
         plan::Plan,
     },
 };
+
+/// Maximum number of names of a list.
+const MAX_NAMES: usize = 100;
 
 /// Caller to create. Unknown fields are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -96,6 +98,12 @@ impl CallerPatchBody {
     }
 }
 
+/// Name of a caller, or its beginning.
+#[derive(ToSchema)]
+#[schema(value_type = String, min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
+#[expect(dead_code, reason = "describes the parameter, which is read as text")]
+pub(super) struct ListedName(String);
+
 /// List callers
 ///
 /// Returns a page of callers, 100 without `limit`, in the order of their names, compared by bytes. While more remain, `Link` has the
@@ -103,7 +111,7 @@ impl CallerPatchBody {
 #[utoipa::path(
     get, path = "/admin/callers", operation_id = "listCallers", tag = "admin", security(("bearer" = ["admin"])),
     params(
-        ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "ac"),
+        ("name" = inline(Option<Vec<ListedName>>), Query, description = "Beginning of the name. If it is repeated, whole names.", min_items = 1, max_items = 100, example = json!(["ac"])),
         ("limit", Query),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 344, pattern = "^[A-Za-z0-9_-]+$"),
     ),
@@ -111,15 +119,22 @@ impl CallerPatchBody {
 )]
 pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let prefix = query.optional(&mut violations, "name", |name| match name.chars().count() {
-        1..=64 if !name.contains('\0') => Ok(name.to_owned()),
-        _ => Err(Invalid::because("must be 1 to 64 characters, without NUL")),
-    });
+    let names: Vec<_> = query.all("name").map(str::to_owned).collect();
+    let is_valid = |name: &String| matches!(name.chars().count(), 1..=128) && !name.contains('\0');
+    if !names.iter().all(is_valid) {
+        violations.add("name", "must be 1 to 128 characters, without NUL");
+    } else if names.len() > MAX_NAMES {
+        violations.add("name", "must be at most 100 names");
+    }
     let window = Window::read(violations, &query)?;
-    let prefix = prefix.unwrap_or_default();
     let next = ("/admin/callers", &["name"][..]);
     let read = async |connection: &mut Connection, after: Option<CallerName>, limit| {
-        db::callers::list(connection, &prefix, after.as_ref(), limit).await
+        let after = after.as_ref();
+        match &names[..] {
+            [] => db::callers::list(connection, "", after, limit).await,
+            [beginning] => db::callers::list(connection, beginning, after, limit).await,
+            _ => db::callers::list_named(connection, &names, after, limit).await,
+        }
     };
     let name = |caller: &CallerRecord| caller.name.clone();
     lists.records(next, &query, window, name, read).await

@@ -89,7 +89,8 @@ async fn place(
         });
     }
     // Only administrators see who placed an order, and an anonymous caller has no name to see.
-    let name = caller.id.filter(|_| caller.scopes.contains(Scope::Admin));
+    let is_administrator = caller.scopes.contains(Scope::Admin);
+    let name = caller.id.filter(|_| is_administrator);
     let name = name.map(|_| caller.name.clone());
     let placement = Placement {
         owner: caller.id,
@@ -101,6 +102,7 @@ async fn place(
             let location = links.url(&format!("{BASE}/store/order/{}", order.id));
             let order = Order {
                 caller: name.clone(),
+                username: order.username.filter(|_| is_administrator),
                 ..order
             };
             response::created(location, &order)
@@ -192,7 +194,8 @@ async fn get(
 /// Change an order
 ///
 /// JSON Merge Patch (RFC 7396) of `status`, `complete` and `shipDate`. An order moves forward only: from `placed` to
-/// `approved` to `delivered`, and to `complete`; it may skip a state. A delivered or complete order makes its pet sold.
+/// `approved` to `delivered`, and to `complete`; it may skip a state. A delivered or complete order makes its pet sold. An open order
+/// of a pet that is deleted can be completed or deleted, but not approved or delivered.
 #[utoipa::path(
     patch, path = "/store/order/{orderId}", operation_id = "patchOrder", tag = "store", security(("bearer" = ["admin"])),
     request_body(
@@ -200,7 +203,7 @@ async fn get(
         description = "Fields of the order to change. The media type may also be `application/json`."),
     responses(
         (status = 200, description = "The changed order.", body = Order),
-        (status = 409, description = "The order cannot move backward."),
+        (status = 409, description = "The order cannot move backward, or its pet is deleted."),
     ),
 )]
 async fn patch(

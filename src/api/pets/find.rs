@@ -41,10 +41,12 @@ struct PetPage(Vec<Pet>);
 ///
 /// Returns a page of pets in the order of their identifiers or, with `name`, of those whose names begin with it, in the order of
 /// the names. Upper and lower case are the same. A pet matches if all parameters match. While more remain, `Link` has the URL of the
-/// next page. With `name` and `tag`, a page may end early, with fewer matches than `limit` and a `Link`.
+/// next page. With `name` and `tag`, a page may end early, with fewer matches than `limit` and a `Link`. With `id`, all matches are
+/// returned at once.
 #[utoipa::path(
     get, path = "/pet", operation_id = "listPets", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
+        ("id" = inline(Option<Vec<PetNumber>>), Query, description = "Identifiers, repeated or separated by commas; those of no pet are ignored. Only with `status` and `tag`.", min_items = 1, max_items = 100, example = json!([1])),
         ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
         ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("tag" = inline(Option<Vec<TagName>>), Query, description = "Tag names, repeated or separated by commas; a pet with any of them matches. A comma within a name is encoded: `%2C`.", min_items = 1, max_items = 100, example = json!(["friendly"])),
@@ -63,6 +65,26 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     }
     let tags = tag_names(&mut violations, &query, "tag");
     let is_descending = read_sort(&mut violations, &query);
+    if query.has_list("id") {
+        let ids: Vec<PetId> = parse_distinct(&mut violations, &query, "id");
+        for name in ["name", "sort", "limit", "cursor"] {
+            if query.all(name).next().is_some() {
+                violations.add(name, "must be absent where there is an id");
+            }
+        }
+        violations.finish(Some(()))?;
+        let window = Window {
+            limit: Some(ids.len()),
+            after: None,
+        };
+        let filter = Filter::Listing(PetListing {
+            ids,
+            statuses,
+            tags,
+            is_descending: false,
+        });
+        return lists.respond(("/pet", &[]), &query, window, filter).await;
+    }
     let is_by_name = query.all("name").next().is_some();
     if is_descending.is_some() && is_by_name {
         violations.add("sort", "must be absent where there is a name");
@@ -71,6 +93,7 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
     if !is_by_name {
         let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
         let filter = Filter::Listing(PetListing {
+            ids: Vec::new(),
             statuses,
             tags,
             is_descending: is_descending.unwrap_or_default(),
@@ -201,6 +224,12 @@ fn tag_names(
 #[derive(Serialize, utoipa::ToSchema)]
 #[schema(max_items = 20, value_type = Vec<TagName>, example = json!(["friendly", "Frisky"]))]
 struct SuggestedTags(Vec<String>);
+
+/// Identifier of a pet.
+#[derive(utoipa::ToSchema)]
+#[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+#[expect(dead_code, reason = "describes the parameter, which is read as text")]
+struct PetNumber(i64);
 
 /// Name of a tag.
 #[derive(utoipa::ToSchema)]

@@ -12,7 +12,7 @@ use crate::{
         caller::CallerId,
         change::{Action, Initiator, Kind},
         id::{OrderId, PetId},
-        order::{MovesBackward, Order, OrderPatch, OrderValues, ShipDate, Standing},
+        order::{Order, OrderPatch, OrderValues, PatchRefusal, ShipDate, Standing},
         pet::{self, Version},
     },
 };
@@ -25,7 +25,7 @@ pub enum ChangeOutcome {
     /// There is no such order.
     NotFound,
     /// The order cannot be changed so.
-    Refused(MovesBackward),
+    Refused(PatchRefusal),
 }
 
 /// Changes an order of any owner in a transaction.
@@ -51,7 +51,7 @@ pub async fn change_in(
     let Some(order) = order else {
         return Ok(ChangeOutcome::NotFound);
     };
-    let details = match patch.apply(order.details) {
+    let details = match patch.apply(order.details, pet.is_some()) {
         Ok(details) => details,
         Err(refusal) => return Ok(ChangeOutcome::Refused(refusal)),
     };

@@ -34,6 +34,7 @@ impl FromRow<'_, PgRow> for Order {
             },
             created_at: row.try_get("created_at")?,
             caller: row.try_get("caller")?,
+            username: row.try_get("username")?,
         })
     }
 }

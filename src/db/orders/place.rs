@@ -10,7 +10,7 @@ use std::{collections::HashMap, iter, slice};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
-use sqlx::types::Json;
+use sqlx::{FromRow, types::Json};
 
 use crate::{
     db::{
@@ -28,6 +28,7 @@ use crate::{
         id::{OrderId, PetId},
         order::{NewOrder, Order, OrderValues, Refusal, ShipDate, Standing},
         pet,
+        user::Username,
     },
 };
 
@@ -52,7 +53,7 @@ pub struct Placement {
 /// Outcome of a placement.
 #[derive(Debug)]
 pub enum PlacementOutcome {
-    /// The order was placed; it has no name of the caller.
+    /// The order was placed; it has no name of the caller, but its username.
     Placed(Order),
     /// There is no such pet.
     PetNotFound,
@@ -144,12 +145,15 @@ async fn place_all(
         let details = placement.order.details;
         match (stored.get(&details.pet_id), decision) {
             (Some(None), _) => None,
-            (Some(&Some((id, created_at))), Ok(())) => Some(PlacementOutcome::Placed(Order {
-                id,
-                details,
-                created_at,
-                caller: None,
-            })),
+            (Some(Some((id, created_at, username))), Ok(())) => {
+                Some(PlacementOutcome::Placed(Order {
+                    id: *id,
+                    details,
+                    created_at: *created_at,
+                    caller: None,
+                    username: username.clone(),
+                }))
+            }
             (None, Ok(())) => None,
             (_, Err(outcome)) => Some(outcome),
         }
@@ -217,12 +221,24 @@ impl<'a> OrderRow<'a> {
     }
 }
 
-/// Inserts orders, at most one for each pet, and sets the status of the pet of each inserted order. Returns their
-/// identifiers and times by pet, `None` if the identifier is taken.
+/// Stored order: its identifier, its time, and the username of its account, if a user placed it.
+type StoredOrder = (OrderId, DateTime<Utc>, Option<Username>);
+
+/// Row of an order; `None` if its identifier is taken.
+#[derive(FromRow)]
+struct InsertedRow {
+    pet_id: PetId,
+    id: Option<OrderId>,
+    created_at: Option<DateTime<Utc>>,
+    username: Option<Username>,
+}
+
+/// Inserts orders, at most one for each pet, and sets the status of the pet of each inserted order. Returns them by pet, `None` if the
+/// identifier is taken.
 async fn insert(
     transaction: &mut Connection,
     orders: &[OrderRow<'_>],
-) -> Result<HashMap<PetId, Option<(OrderId, DateTime<Utc>)>>, Error> {
+) -> Result<HashMap<PetId, Option<StoredOrder>>, Error> {
     if orders.is_empty() {
         return Ok(HashMap::new());
     }
@@ -257,14 +273,16 @@ async fn insert(
              ) as record (kind, resource, action, version, owner, data)"
         ),
         "
-         select pet_id, stored.id, created_at from given left join stored using (id, pet_id)",
+         select pet_id, stored.id, created_at, (select username from users where caller_id = owner) as username
+         from given left join stored using (id, pet_id)",
     ))
     .bind(Json(orders))
     .bind(pets);
-    let rows: Vec<(PetId, Option<OrderId>, Option<DateTime<Utc>>)> =
-        with_timeout(query.fetch_all(transaction)).await?;
-    let stored = rows
-        .into_iter()
-        .map(|(pet, id, created_at)| (pet, id.zip(created_at)));
+    let rows: Vec<InsertedRow> = with_timeout(query.fetch_all(transaction)).await?;
+    let stored = rows.into_iter().map(|row| {
+        let stored = row.id.zip(row.created_at);
+        let stored = stored.map(|(id, created_at)| (id, created_at, row.username));
+        (row.pet_id, stored)
+    });
     Ok(stored.collect())
 }

@@ -1,4 +1,4 @@
-//! Lists pets by status and tags, in the order of their identifiers or with the newest first.
+//! Lists pets by identifiers, status and tags, in the order of their identifiers or with the newest first.
 //!
 //! Invariants:
 //! - The form of each query fixes its plan, as in [`super::find_by`]. Each pair of a status and a tag is one range of the index
@@ -17,12 +17,17 @@ use crate::{
         large_reads::Cost,
         parts::{Found, Part, sized_pet, sized_pet_columns},
     },
-    domain::pet::{Status, StoredPet},
+    domain::{
+        id::PetId,
+        pet::{Status, StoredPet},
+    },
 };
 
 /// Which pets are listed, and in which order.
 #[derive(Debug, Clone)]
 pub struct PetListing {
+    /// Identifiers; those of all pets if there are none.
+    pub ids: Vec<PetId>,
     /// Statuses, any of which a pet has; all if there are none.
     pub statuses: Vec<Status>,
     /// Names of tags, any of which a pet has; without them, its tags do not matter.
@@ -97,13 +102,26 @@ pub const LIST_DESCENDING: &str = concat!(
     order by id desc"
 );
 
+/// Query for the pets behind an identifier with any of several identifiers, any of several statuses, and any of several tags if there
+/// are any. `offset 0` keeps the lookup of each pet from being planned as another kind of join.
+#[doc(hidden)]
+pub const LIST_BY_ID: &str = concat!(
+    "select ",
+    sized_pet_columns!("$4"),
+    " from unnest($6::bigint[]) as wanted
+     cross join lateral (select * from pets where id = wanted offset 0) pet
+     where id > $2 and (cardinality($1::text[]) = 0 or status = any ($1))
+       and (cardinality($5::text[]) = 0 or tag_names && $5)
+     order by id limit $3"
+);
+
 /// Returns the pets of `part` that a listing has.
 pub async fn list(
     database: &Database,
     listing: &PetListing,
     part: Part,
 ) -> Result<Found<StoredPet>, Error> {
-    if listing.tags.is_empty() && !listing.is_descending {
+    if listing.ids.is_empty() && listing.tags.is_empty() && !listing.is_descending {
         return find_by_status(database, &listing.statuses, part).await;
     }
     let find = async |connection: &mut Connection| read(connection, listing, part).await;
@@ -116,6 +134,7 @@ async fn read(
     part: Part,
 ) -> Result<Found<StoredPet>, Error> {
     let PetListing {
+        ids,
         statuses,
         tags,
         is_descending,
@@ -125,6 +144,7 @@ async fn read(
         _ => &statuses[..],
     };
     let query = match (tags.is_empty(), is_descending) {
+        _ if !ids.is_empty() => LIST_BY_ID,
         (true, _) => LIST_DESCENDING,
         (false, true) => LIST_BY_TAG_DESCENDING,
         (false, false) => LIST_BY_TAG,
@@ -140,8 +160,11 @@ async fn read(
         .bind(behind)
         .bind(part.limit())
         .bind(part.max_size());
-    if !tags.is_empty() {
+    if !tags.is_empty() || !ids.is_empty() {
         query = query.bind(tags);
+    }
+    if !ids.is_empty() {
+        query = query.bind(ids.iter().map(|id| id.get()).collect::<Vec<_>>());
     }
     let mut rows = query.fetch(connection);
     let read = async {

@@ -24,7 +24,7 @@ pub use self::{
         FIND_BY_NAME, FIND_BY_NAME_AND_TAG, FoundByName, NamePosition, NameSearch, find_by_name,
         fold_names,
     },
-    list::{LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, PetListing, list},
+    list::{LIST_BY_ID, LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, PetListing, list},
     tag_names::{SUGGEST_TAGS, add_used_tag_names, remove_unused_tag_names, suggest_tags},
 };
 use super::{

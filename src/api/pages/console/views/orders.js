@@ -9,9 +9,9 @@ import { thumbnail } from "../widgets/pet_card.js";
 import { isTemporary } from "../widgets/problem.js";
 import { rows } from "../widgets/rows.js";
 
-/** Number of orders in a page: the pet of each one is read, too. */
+/** Number of orders in a page, of which the pets are read with one request. */
 const PAGE = 20;
-/** Time after which a pet is read again after a failure, unless the service says another, in milliseconds. */
+/** Time after which pets are read again after a failure, unless the service says another, in milliseconds. */
 const AGAIN = 5_000;
 /** The state that follows each one. */
 const NEXT = { placed: "approved", approved: "delivered" };
@@ -58,7 +58,7 @@ export async function orders({ parameters, signal, done, report }) {
       ["Pet", ({ petId }) => petOf(petId)],
       ["Quantity", ({ quantity }) => String(quantity)],
       ["Placed", ({ createdAt }) => formatTime(createdAt)],
-      ...(isAdmin ? [["By", ({ caller }) => nameOf(caller ?? "–")]] : []),
+      ...(isAdmin ? [["By", ({ username, caller }) => nameOf(username ?? caller ?? "–")]] : []),
       ["Ships", ({ shipDate }) => (shipDate ? formatTime(shipDate) : "–")],
       ["Status", ({ status, complete }) => (complete ? `${status}, complete` : status)],
       ["", (order, change) => [
@@ -77,31 +77,43 @@ export async function orders({ parameters, signal, done, report }) {
 
 /**
  * Returns a function that returns a link to the pet with a number, which gets its picture and its name when they are there. Each pet is
- * read once, and again after a failure that can pass; one that is deleted keeps its number.
+ * read once, together with those that are wanted at the same time, and again after a failure that can pass; one that is deleted keeps its
+ * number.
  */
 function petLinks(canRead, signal) {
   const read = new Map();
-  const readPet = async (id) => {
+  let wanted = [];
+  let reading;
+  const readPets = async (ids) => {
     try {
-      return await json("GET", `pet/${id}`, { signal });
+      return await json("GET", `pet?id=${ids}`, { signal });
     } catch (failure) {
       if (!isTemporary(failure) || signal.aborted) throw failure;
       await wait(failure.retryAfter * 1_000 || AGAIN);
-      return readPet(id);
+      return readPets(ids);
     }
+  };
+  const readWanted = async () => {
+    // Once all rows of the page are there.
+    await null;
+    const ids = wanted;
+    wanted = [];
+    return readPets(ids);
+  };
+  const readPet = (id) => {
+    if (wanted.push(id) === 1) reading = readWanted();
+    return reading.then((pets) => pets.find((pet) => pet.id === id));
   };
   return (id) => {
     if (!canRead) return String(id);
     if (!read.has(id)) read.set(id, readPet(id));
     const link = element("a", { className: "ordered", href: `#/pets/${id}` }, String(id));
-    read.get(id).then(
-      (pet) => link.replaceChildren(element("span", { className: "picture" }, thumbnail(pet)), nameOf(pet.name)),
-      ({ status }) => {
-        if (status !== 404) return;
-        const table = link.closest("table");
-        link.replaceWith(`${id} (deleted)`);
-        if (table) keepFocus(table);
-      });
+    read.get(id).then((pet) => {
+      if (pet) return link.replaceChildren(element("span", { className: "picture" }, thumbnail(pet)), nameOf(pet.name));
+      const table = link.closest("table");
+      link.replaceWith(`${id} (deleted)`);
+      if (table) keepFocus(table);
+    }, () => {});
     return link;
   };
 }
