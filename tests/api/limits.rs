@@ -573,8 +573,15 @@ async fn statement_timeout_is_counted() {
                 create trigger slow before insert on pets for each row execute function slow()";
     limited.app.database.run(slow).await;
     let add = limited.app.with_key(&limited.key, Method::POST, "/pet");
-    let response = add.json(&json!({"name": "a"})).await;
-    let problem = response.problem(503);
+    let add = add.json(&json!({"name": "a"}));
+    let mut problem = add.clone().await.problem(503);
+    // A busy machine cancels the statement too late, which is not counted.
+    for _ in 0..5 {
+        if problem["detail"] == "the request took too long" {
+            break;
+        }
+        problem = add.clone().await.problem(503);
+    }
     assert_eq!(problem["detail"], "the request took too long");
     limited.assert_remaining(59).await;
 }
