@@ -24,7 +24,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 36] = modules![
+const MODULES: [(&str, &str); 38] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -44,6 +44,7 @@ const MODULES: [(&str, &str); 36] = modules![
     "widgets/announcement.js",
     "widgets/boxes.js",
     "widgets/change_table.js",
+    "widgets/change_text.js",
     "widgets/days.js",
     "widgets/dialog.js",
     "widgets/edits.js",
@@ -60,6 +61,7 @@ const MODULES: [(&str, &str); 36] = modules![
     "widgets/secret.js",
     "widgets/tag_field.js",
     "widgets/tag_suggestions.js",
+    "widgets/undo.js",
     "widgets/uploads.js",
 ];
 

@@ -1141,3 +1141,72 @@ async fn console_tells_missing_scopes() {
         ))
         .await;
 }
+
+/// Each change is a line. The newest one of a pet can be undone, unless it is that of an image, and a deleted pet restored.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_undoes_the_newest_change_and_restores_a_deleted_pet() {
+    let (app, browser, id) = console_with_pet(&[]).await;
+    let path = format!("/pet/{id}");
+    let tags = |names: &[&str]| {
+        json!(
+            names
+                .iter()
+                .map(|name| json!({"name": name}))
+                .collect::<Vec<_>>()
+        )
+    };
+    let before = json!({"tags": tags(&["big", "calm"]), "category": {"id": 1, "name": "Dogs"}});
+    app.patch(&path, &before).is(200).await;
+    let before = app.get(&path).is(200).await.json();
+    let change = json!({"name": "Max", "tags": tags(&["calm", "small"]), "category": {"id": null, "name": "Cats"}});
+    app.patch(&path, &change).is(200).await;
+    enter(&app, &browser, &format!("pets/{id}"), "Max").await;
+    browser.until_text("#history", "Time").await;
+    let facts = "[...document.querySelectorAll('#history [data-title=Facts] .long')].map((it) => it.innerText)";
+    let expected = json!([
+        "name Rex → Max, tags + small − big, category Dogs → Cats",
+        "tags + big + calm, category – → Dogs",
+        "name Rex, status available",
+    ]);
+    assert_eq!(browser.run(&format!("return {facts}")).await, expected);
+    let offered =
+        "[...document.querySelectorAll('.undo')].filter((it) => it.checkVisibility()).length";
+    browser.until(&format!("{offered} === 1")).await;
+    is_accessible(&browser, "history").await;
+    browser.click(".undo").await;
+    browser
+        .until_text("#announcement", "The change is undone.")
+        .await;
+    browser.until_text("h1", "Rex").await;
+    assert_eq!(app.get(&path).is(200).await.json(), before);
+
+    app.upload(id, png(2, 2)).is(200).await;
+    browser
+        .until(&format!("{facts}[0] === 'pictures 1 added'"))
+        .await;
+    browser.until(&format!("{offered} === 0")).await;
+    app.delete(&path).is(200).await;
+    show(&browser, "changes?kind=pet", "Changes").await;
+    browser.until_text(".rows", "Time").await;
+    browser.click(".restore").await;
+    browser
+        .until_text(
+            "#announcement",
+            "\u{2068}Rex\u{2069} is restored. Its picture is lost.",
+        )
+        .await;
+    until_place(&browser, &format!("pets/{id}")).await;
+    assert_eq!(app.get(&path).is(200).await.json(), before);
+
+    // What is a list is none of two values.
+    let scopes = json!({"scopes": ["read:pets", "write:pets"]});
+    let callers = app.get("/admin/callers?name=tester").is(200).await.ids();
+    app.post(&format!("/admin/callers/{}/keys", callers[0]), &scopes)
+        .is(201)
+        .await;
+    show(&browser, "changes?kind=key", "Changes").await;
+    browser
+        .until("document.querySelector('.rows .long')?.innerText.includes('scopes read:pets, write:pets') === true")
+        .await;
+    browser.is_clean(app.address, &[REFUSED]).await;
+}

@@ -3,11 +3,12 @@
 import { scopes } from "../api.js";
 import { element, field } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
+import { restoreButton } from "../widgets/undo.js";
 
 export const KINDS = ["pet", "image", "order", "user", "caller", "key", "client", "session", "webhook", "import", "restore"];
 const FILTERS = ["kind", "resource", "actor"];
 
-export async function changes({ parameters, signal, done }) {
+export async function changes({ parameters, signal, done, report }) {
   const value = (name) => parameters.get(name) ?? "";
   const kinds = element("select", { id: "kind" }, element("option", { value: "" }, "all"),
     ...KINDS.map((it) => element("option", { selected: it === value("kind") }, it)));
@@ -16,7 +17,10 @@ export async function changes({ parameters, signal, done }) {
   const resource = element("input", { id: "resource", type: "search", maxLength: 64, value: number });
   const actor = element("input", { id: "actor", type: "search", maxLength: 100, value: value("actor"), autocomplete: "off" });
   // Without this scope, the service finds few changes by their actor.
-  const isAdmin = (await scopes()).includes("admin");
+  const granted = await scopes();
+  const isAdmin = granted.includes("admin");
+  const act = (change) => granted.includes("write:pets")
+    && restoreButton(change, report, () => { location.hash = `#/pets/${change.resource}`; });
   const requireKind = () => { kinds.required = resource.value.trim() !== ""; };
   const submit = (event) => {
     event.preventDefault();
@@ -28,7 +32,7 @@ export async function changes({ parameters, signal, done }) {
     element("form", { className: "filters", ariaLabel: "Filters", on: { input: requireKind, submit } },
       field("Kind", kinds), field("Number, of one kind", resource), isAdmin && field("By", actor),
       element("button", { className: "plain" }, "Show")),
-    await changeTable(given([value("kind"), number, value("actor")]), { signal, missed: done }),
+    await changeTable(given([value("kind"), number, value("actor")]), { signal, missed: done, act }),
   ];
 }
 

@@ -3,12 +3,14 @@
 import { json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
 import { element, isolated, keepFocus, nameTab, wait } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
+import { pictureText } from "../widgets/change_text.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
 import { hasEdits, leaveFor, mayLoseEdits, watchEdits } from "../widgets/edits.js";
 import { gallery } from "../widgets/gallery.js";
 import { namesOf, petForm } from "../widgets/pet_form.js";
 import { loadProblem } from "../widgets/problem.js";
+import { restoreButton, undoButton } from "../widgets/undo.js";
 import { uploads } from "../widgets/uploads.js";
 import { listPlace } from "./pets.js";
 
@@ -172,7 +174,12 @@ export async function pet({ id, signal, done, report }) {
     element("div", { className: "columns" },
       element("section", { className: "card", ariaLabel: "Pictures" }, pictures, drop),
       fields),
-    granted.includes("read:changes") && history(stored.value, { signal, changed, missed: changed }),
+    granted.includes("read:changes") && history(stored.value, {
+      signal,
+      changed,
+      missed: changed,
+      act: (change) => canWrite && (undoButton(change, report, done) ?? restoreButton(change, report, done)),
+    }),
   ];
 }
 
@@ -211,7 +218,7 @@ function keepsMine(method, mine, before, theirs) {
     ["Status", "status", (status) => status],
     ["Category", "category", (category) => category?.name ?? "–"],
     ["Tags", "tags", (tags) => tags.map(({ name }) => `“${name ?? ""}”`).join(", ") || "–"],
-    ["Pictures", "photoUrls", (urls) => difference(before.photoUrls, urls)],
+    ["Pictures", "photoUrls", (urls) => pictureText(before.photoUrls, urls)],
   ].filter(([, field]) => method === "DELETE" || field in mine || !isSame(field));
   const own = (field, text) => {
     if (method === "DELETE") return "deleted";
@@ -223,13 +230,6 @@ function keepsMine(method, mine, before, theirs) {
       element("td", {}, own(field, text)), element("td", {}, isSame(field) ? "not changed" : text(theirs[field]))))));
   const choices = method === "DELETE" ? { Delete: true, Keep: false } : { "Save mine": true, "Keep the stored version": false };
   return ask("Somebody else has changed this pet", [table], choices);
-}
-
-/** Returns how many pictures there are more and less. */
-function difference(before, urls) {
-  const added = urls.filter((url) => !before.includes(url)).length;
-  const removed = before.filter((url) => !urls.includes(url)).length;
-  return [added > 0 && `${added} added`, removed > 0 && `${removed} removed`].filter(Boolean).join(", ") || "in another order";
 }
 
 /** Returns the fields of a pet for callers that cannot change it. */
