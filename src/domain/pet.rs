@@ -75,6 +75,8 @@ pub fn fold_name(name: &str) -> String {
         match character {
             'İ' => folded.push('i'),
             'ı' => folded.push('ı'),
+            // The lower case of İ where the language is not known.
+            '\u{307}' if folded.ends_with('i') => {}
             _ => {
                 let upper = character.to_lowercase().flat_map(char::to_uppercase);
                 folded.extend(upper.flat_map(char::to_lowercase));

@@ -205,7 +205,7 @@ async fn purge_changes(database: &Database, retention: Duration) -> Result<u64, 
 async fn purge_expired_rows(database: Database, change_retention: Duration) {
     loop {
         let purged = async {
-            // Each call deletes at most 1,000 rows, or 10,000 changes, so that locks are short.
+            // Each call deletes at most 1,000 rows, so that locks are short.
             while database.run(db::idempotency::purge_expired).await? > 0 {}
             while database.run(db::oauth::purge_expired).await? > 0 {}
             while database.run(db::sessions::purge_expired).await? > 0 {}

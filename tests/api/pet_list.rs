@@ -38,6 +38,7 @@ async fn list_is_in_the_order_of_ids_or_of_names() {
         ("?status=sold&status=pending", &[10, 30, 40, 70, 80, 93]),
         ("?name=istanbul", &[91]),
         ("?name=İST", &[91]),
+        ("?name=i̇stan", &[91]),
         ("?name=Izm", &[92]),
         ("?name=isir", &[]),
         ("?name=ısır", &[93]),

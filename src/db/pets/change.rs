@@ -310,7 +310,7 @@ async fn held(
     with_timeout(query.bind(ids).fetch_all(transaction)).await
 }
 
-/// Locked pets, with the changes that a batch has applied to them.
+/// Pets that were read, with the changes that were applied to them.
 struct PendingChanges<'a> {
     /// States of pets: first the stored ones, then one for each change in order.
     states: Vec<State>,
