@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
+use serde_json::json;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
 use crate::{
     api::{
@@ -46,7 +48,7 @@ struct PetPage(Vec<Pet>);
 #[utoipa::path(
     get, path = "/pet", operation_id = "listPets", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
-        ("id" = inline(Option<Vec<PetNumber>>), Query, description = "Identifiers, repeated or separated by commas; those of no pet are ignored. Only with `status` and `tag`.", min_items = 1, max_items = 100, example = json!([1])),
+        ("id" = inline(Option<Vec<PetNumber>>), Query, description = "Identifiers, repeated or separated by commas; those of no pet are ignored. Only with `status` and `tag`.", min_items = 1, max_items = 100),
         ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
         ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("tag" = inline(Option<Vec<TagName>>), Query, description = "Tag names, repeated or separated by commas; a pet with any of them matches. A comma within a name is encoded: `%2C`.", min_items = 1, max_items = 100, example = json!(["friendly"])),
@@ -225,11 +227,24 @@ fn tag_names(
 #[schema(max_items = 20, value_type = Vec<TagName>, example = json!(["friendly", "Frisky"]))]
 struct SuggestedTags(Vec<String>);
 
-/// Identifier of a pet.
-#[derive(utoipa::ToSchema)]
-#[schema(value_type = i64, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-#[expect(dead_code, reason = "describes the parameter, which is read as text")]
-struct PetNumber(i64);
+/// Describes an identifier of a pet in a list, which is read as text.
+struct PetNumber;
+
+impl utoipa::ToSchema for PetNumber {}
+
+impl utoipa::PartialSchema for PetNumber {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .description(Some("Identifier of a pet."))
+            .minimum(Some(1))
+            .maximum(Some(PetId::MAX))
+            // Without a format, of which Swagger UI 5.35 warns in the items of a list. An example of the list would be sent together with
+            // those of the parameters that exclude it.
+            .examples([json!(1)])
+            .into()
+    }
+}
 
 /// Name of a tag.
 #[derive(utoipa::ToSchema)]
