@@ -24,7 +24,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 38] = modules![
+const MODULES: [(&str, &str); 39] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -52,6 +52,7 @@ const MODULES: [(&str, &str); 38] = modules![
     "widgets/grid.js",
     "widgets/inventory.js",
     "widgets/limit.js",
+    "widgets/many.js",
     "widgets/overlap.js",
     "widgets/pet_card.js",
     "widgets/pet_form.js",

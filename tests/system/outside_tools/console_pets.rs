@@ -1210,3 +1210,138 @@ async fn console_undoes_the_newest_change_and_restores_a_deleted_pet() {
         .await;
     browser.is_clean(app.address, &[REFUSED]).await;
 }
+
+/// Fifteen pets are changed with five clicks and fifteen requests, and all of that is undone with one.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_changes_many_pets_at_once() {
+    let (app, browser, _) = console(&[]).await;
+    add_pets(&app, 20).await;
+    enter(&app, &browser, "pets", "Pets").await;
+    until_cards(&browser, 20).await;
+    let limited = "const sent = fetch;
+         window.changes = 0;
+         window.fetch = (...request) => {
+             if (request[1]?.method !== 'PATCH') return sent(...request);
+             window.changes += 1;
+             if (window.changes !== 5) return sent(...request);
+             const headers = { 'retry-after': '1' };
+             return Promise.resolve(Response.json({ detail: 'limit reached' }, { status: 429, headers }));
+         }";
+    browser.run(limited).await;
+    let choose_up_to = async |place: usize| {
+        let click = format!(
+            "document.querySelectorAll('.choose')[{place}].dispatchEvent(new MouseEvent('click', {{ shiftKey: true, bubbles: true }}))"
+        );
+        browser.run(&click).await;
+    };
+    let sold = "select count(*) from pets where status = 'sold'";
+    // A blank is the key that chooses a box.
+    browser.enter(".choose", " ").await;
+    browser.until_text("#many h2", "1 pet is chosen").await;
+    choose_up_to(14).await;
+    browser.until_text("#many h2", "15 pets are chosen").await;
+    for width in [360, 768, 1_280] {
+        browser.set_viewport(width, 800, "light").await;
+        is_accessible(&browser, &format!("chosen-{width}")).await;
+    }
+    browser.choose("#many-status", "sold").await;
+    browser.click("#many form button").await;
+    browser
+        .until_text("#announcement", "15 pets are changed.")
+        .await;
+    assert_eq!(app.database.number(sold).await, 15);
+    // One was repeated after the limit.
+    assert_eq!(browser.run("return window.changes").await, 16);
+    let shown = "[...document.querySelectorAll('.pet .sold')].length";
+    browser.until(&format!("{shown} === 15")).await;
+    is_accessible(&browser, "changed").await;
+    browser.click("#undo-all").await;
+    browser
+        .until_text("#announcement", "15 pets are as before.")
+        .await;
+    assert_eq!(app.database.number(sold).await, 0);
+
+    // What fails is told, with its reason; the others are changed.
+    app.post("/store/order", &json!({"petId": 20}))
+        .is(201)
+        .await;
+    browser.click(".choose").await;
+    choose_up_to(2).await;
+    browser.choose("#many-status", "available").await;
+    browser.click("#many form button").await;
+    browser
+        .until_text("#many-outcome", "2 pets are changed.")
+        .await;
+    browser
+        .until_text(
+            "#many-outcome",
+            "\u{2068}Pet 20\u{2069}: Pet 20 has an open order",
+        )
+        .await;
+    browser.is_clean(app.address, &[REFUSED]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_tags_categorizes_and_deletes_many_pets() {
+    let (app, browser, _) = console(&[]).await;
+    add_pets(&app, 70).await;
+    app.patch(
+        "/pet/70",
+        &json!({"tags": [{"name": "big"}], "category": {"id": 1, "name": "Dogs"}}),
+    )
+    .is(200)
+    .await;
+    enter(&app, &browser, "pets", "Pets").await;
+    until_cards(&browser, 60).await;
+    let tagged = async |name: &str| {
+        let tagged = format!("select count(*) from pet_tags where tag = '{name}'");
+        app.database.number(&tagged).await
+    };
+    let act = async |name: &str, announced: &str| {
+        browser.choose("#many-act", name).await;
+        if name.ends_with("tag") {
+            browser.enter("#many-tag", "small").await;
+        }
+        if name.ends_with("category") {
+            browser.enter("#many-category", "Cats").await;
+        }
+        browser.click("#many form button").await;
+        if name == "Delete" {
+            browser.click("dialog .bad").await;
+        }
+        browser.until_text("#announcement", announced).await;
+    };
+    let choose_all = async || {
+        browser.click(".choose").await;
+        browser.click("#choose-all").await;
+        browser.until_text("#many h2", "70 pets are chosen").await;
+    };
+    choose_all().await;
+    act("Add a tag", "70 pets are changed.").await;
+    assert_eq!([tagged("small").await, tagged("big").await], [70, 1]);
+    browser.click("#undo-all").await;
+    browser
+        .until_text("#announcement", "70 pets are as before.")
+        .await;
+    assert_eq!([tagged("small").await, tagged("big").await], [0, 1]);
+    choose_all().await;
+    act("Set the category", "70 pets are changed.").await;
+    let cats = "select count(*) from pets where details -> 'category' ->> 'name' = 'Cats'";
+    assert_eq!(app.database.number(cats).await, 70);
+    browser.click("#undo-all").await;
+    browser
+        .until_text("#announcement", "70 pets are as before.")
+        .await;
+    let pet = app.get("/pet/70").is(200).await.json();
+    assert_eq!(pet["category"], json!({"id": 1, "name": "Dogs"}));
+    choose_all().await;
+    act("Delete", "70 pets are deleted.").await;
+    assert_eq!(app.count().await, 0);
+    browser.click("#undo-all").await;
+    browser
+        .until_text("#announcement", "70 pets are as before.")
+        .await;
+    assert_eq!(app.get("/pet/70").is(200).await.json(), pet);
+    assert_eq!(app.count().await, 70);
+    browser.is_clean(app.address, &[]).await;
+}

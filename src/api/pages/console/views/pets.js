@@ -4,6 +4,7 @@ import { follow, hasDemoKeys, json, newIdempotencyKey, pages, scopes } from "../
 import { element, field, nameOf, wait } from "../dom.js";
 import { grid } from "../widgets/grid.js";
 import { STATUSES, inventory } from "../widgets/inventory.js";
+import { manyPets } from "../widgets/many.js";
 import { petCard } from "../widgets/pet_card.js";
 import { isTemporary } from "../widgets/problem.js";
 import { MAX_SUGGESTED, tagSuggestions, tagsThatBegin } from "../widgets/tag_suggestions.js";
@@ -33,6 +34,13 @@ export async function pets({ signal, parameters, done, report }) {
   let shown;
   let counts;
   signal.addEventListener("abort", () => search.abort());
+  const many = granted.includes("write:pets") && manyPets({
+    list: () => shown.all(),
+    query: (limit) => queryOf(filtersOf(form), limit),
+    changed: (pet) => shown.put(pet),
+    gone: (id) => shown.drop(id),
+    signal,
+  });
 
   /** Shows the pets that match the filters, which are in the URL. */
   function show(filters) {
@@ -42,7 +50,7 @@ export async function pets({ signal, parameters, done, report }) {
     listPlace = filters.size > 0 ? `#/pets?${filters}` : "#/pets";
     history.replaceState(history.state, "", listPlace);
     const empty = () => (isFiltered(filters) ? noMatch(filters, search.signal) : emptyStore(granted, done, report));
-    shown = grid({ next: matches(filters, search.signal), card: petCard, empty, signal: search.signal });
+    shown = grid({ next: pages(`pet?${queryOf(filters, PAGE)}`, search.signal), card: many ? many.card : petCard, empty, signal: search.signal });
     found.replaceChildren(...shown.nodes);
     showCounts();
   }
@@ -51,7 +59,10 @@ export async function pets({ signal, parameters, done, report }) {
     if (counts) chart.replaceChildren(inventory(counts, isFiltered(filtersOf(form))));
   }
 
-  const form = filterForm(parameters, show);
+  const form = filterForm(parameters, (filters) => {
+    if (many) many.clear();
+    show(filters);
+  });
   const isShown = ({ resource, action }) => action === "created" || shown.get(Number(resource)) !== undefined;
 
   async function readCounts() {
@@ -70,13 +81,10 @@ export async function pets({ signal, parameters, done, report }) {
 
   /** Shows the new states of changed pets. */
   async function refresh(changes) {
-    const read = await Promise.all(changes.map(async ([id, { isNew, isGone }]) => {
-      // It may be gone again.
-      const pet = isGone ? undefined : await json("GET", `pet/${id}`).catch((failure) => {
-        if (failure.status !== 404) throw failure;
-      });
-      return { id, isNew, pet };
-    }));
+    const ids = changes.filter(([, { isGone }]) => !isGone).map(([id]) => id);
+    const stored = ids.length > 0 ? await json("GET", `pet?id=${ids}`) : [];
+    // It may be gone again.
+    const read = changes.map(([id, { isNew }]) => ({ id, isNew, pet: stored.find((pet) => pet.id === id) }));
     const filters = filtersOf(form);
     const hasOtherStatus = ({ id, pet }) => pet && (shown.get(id)?.status ?? pet.status) !== pet.status;
     // A status may have changed before the record was followed.
@@ -97,7 +105,7 @@ export async function pets({ signal, parameters, done, report }) {
   return [
     element("div", { className: "title" }, element("h1", {}, "Pets"),
       granted.includes("write:pets") && element("a", { className: "button", href: "#/pets/new" }, "New pet")),
-    chart, form, found,
+    chart, form, many && many.bar, found,
   ];
 }
 
@@ -153,12 +161,12 @@ const isFiltered = (filters) => ["name", "tag", "status"].some((name) => filters
 
 const isNewestFirst = (filters) => !filters.has("name") && !filters.has("sort");
 
-/** Returns a function that returns the next matches. */
-function matches(filters, signal) {
+/** Returns the parameters of the list with these filters. */
+function queryOf(filters, limit) {
   const query = new URLSearchParams(filters);
-  query.set("limit", PAGE);
+  query.set("limit", limit);
   if (isNewestFirst(filters)) query.set("sort", "-id");
-  return pages(`pet?${query}`, signal);
+  return query;
 }
 
 /** Returns what is shown without a match: for a tag that is not in use, links to others. */

@@ -143,10 +143,12 @@ export function grid({ next, card, empty, signal }) {
     showEmpty();
   }
 
+  const all = () => [...pages.values()].flat();
+
   signal.addEventListener("abort", () => {
     nearEnd.disconnect();
     nearScreen.disconnect();
   });
   nearEnd.observe(end);
-  return { nodes: [content, end], put, drop, isEmpty, get };
+  return { nodes: [content, end], put, drop, isEmpty, get, all };
 }

@@ -23,19 +23,22 @@ export function undoButton({ action, resource, version, data = {} }, report, don
 }
 
 /** Returns the value of a field in a merge patch, which merges the members of a category. */
-function patchOf(field, value) {
+export function patchOf(field, value) {
   if (field !== "category" || value === null) return value;
   return { id: value.id ?? null, name: value.name ?? null };
 }
 
-/** Returns the button that adds a deleted pet again, without the pictures that were deleted with it. `done` shows the pet. */
-export function restoreButton({ action, resource, data = {} }, report, done) {
+/** Returns a deleted pet as it is added again: without the pictures that were deleted with it. */
+export const restored = (pet) => ({ ...pet, photoUrls: pet.photoUrls.filter((url) => !isStored(url, pet.id)) });
+
+/** Returns the button that adds a deleted pet again. `done` shows the pet. */
+export function restoreButton({ action, data = {} }, report, done) {
   if (action !== "deleted" || !data.was) return null;
-  const photoUrls = data.was.photoUrls.filter((url) => !isStored(url, resource));
-  const lost = data.was.photoUrls.length - photoUrls.length;
+  const body = restored(data.was);
+  const lost = data.was.photoUrls.length - body.photoUrls.length;
   const restore = () => {
     const idempotencyKey = newIdempotencyKey();
-    report(() => json("POST", "pet", { body: { ...data.was, photoUrls }, idempotencyKey }), ({ name }) => {
+    report(() => json("POST", "pet", { body, idempotencyKey }), ({ name }) => {
       done();
       const pictures = lost === 1 ? "Its picture is lost." : `Its ${lost} pictures are lost.`;
       announce(`${isolated(name)} is restored. ${lost > 0 ? pictures : ""}`);
