@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
-use serde_json::json;
-use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 
 use crate::{
     api::{
@@ -227,24 +225,15 @@ fn tag_names(
 #[schema(max_items = 20, value_type = Vec<TagName>, example = json!(["friendly", "Frisky"]))]
 struct SuggestedTags(Vec<String>);
 
-/// Describes an identifier of a pet in a list, which is read as text.
-struct PetNumber;
-
-impl utoipa::ToSchema for PetNumber {}
-
-impl utoipa::PartialSchema for PetNumber {
-    fn schema() -> RefOr<Schema> {
-        ObjectBuilder::new()
-            .schema_type(Type::Integer)
-            .description(Some("Identifier of a pet."))
-            .minimum(Some(1))
-            .maximum(Some(PetId::MAX))
-            // Without a format, of which Swagger UI 5.35 warns in the items of a list. An example of the list would be sent together with
-            // those of the parameters that exclude it.
-            .examples([json!(1)])
-            .into()
-    }
-}
+/// Identifier of a pet, as text: Swagger UI 5.35 warns of the format of integers in a list, without which clients in Java have 32 bits. The
+/// example is that of an element, since one of the list would be sent together with those of the parameters that exclude it.
+#[derive(utoipa::ToSchema)]
+#[schema(
+    value_type = String, min_length = 1, max_length = 16,
+    pattern = "^([1-9][0-9]{0,14}|[1-8][0-9]{15}|900[0-6][0-9]{12})$", example = "1"
+)]
+#[expect(dead_code, reason = "describes the parameter, which is read as text")]
+struct PetNumber(String);
 
 /// Name of a tag.
 #[derive(utoipa::ToSchema)]
