@@ -1,18 +1,19 @@
 // What a change has changed, in one line for people.
 
-import { formatTime } from "../dom.js";
+import { formatTime, isolated } from "../dom.js";
 
 /** Names of facts, where people call them otherwise. */
 const NAMES = { photoUrls: "pictures", shipDate: "ships", expiresAt: "expires" };
 /** Facts whose value is a list, and not a pair of an old value and a new one. */
 const LISTS = ["changed", "scopes"];
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/;
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/;
 
 /** Returns the facts of a change: `name Rex → Max, tags + small`. */
 export function changeText({ action, data = {} }) {
   const { was, order, ...facts } = data;
   return [
-    was && `was ${was.name}, ${was.status}`,
+    was && `was ${safe(was.name)}, ${was.status}`,
     order && "with an open order",
     ...Object.entries(facts).map(([name, value]) => factText(NAMES[name] ?? name, name, value, action === "created")),
   ].filter(Boolean).join(", ");
@@ -45,10 +46,13 @@ export function pictureText(before, after) {
   return [added > 0 && `${added} added`, removed > 0 && `${removed} removed`].filter(Boolean).join(", ") || "in another order";
 }
 
+/** Returns a text that does not change the direction of the others. */
+const safe = (value) => (RIGHT_TO_LEFT.test(value) ? isolated(value) : value);
+
 /** Returns a value: a time in the zone of the browser, an object by its name. */
 function text(value) {
   if (value === null) return "–";
   if (Array.isArray(value)) return value.map(text).join(", ") || "–";
-  if (typeof value === "object") return value.name ?? String(value.id ?? "–");
-  return TIME.test(value) ? formatTime(value) : String(value);
+  if (typeof value === "object") return safe(value.name ?? String(value.id ?? "–"));
+  return TIME.test(value) ? formatTime(value) : safe(String(value));
 }

@@ -27,18 +27,18 @@ async function setFields(pet, body) {
 }
 
 /** Changes the tags of a pet as it is stored, like `setFields`. */
-async function changeTags(pet, change) {
+async function changeTags(pet, change, repetitions = REPETITIONS) {
   const { value: stored, etag } = await versioned("GET", pathOf(pet));
   const tags = change(stored.tags);
-  if (tags.length === stored.tags.length) return { pet: stored };
+  if (tags.length === stored.tags.length) return { pet: stored, isSame: true };
   try {
     const { value, etag: changedTag } = await versioned("PATCH", pathOf(pet), { body: { tags }, ifMatch: etag });
     const body = { tags: stored.tags };
     return { pet: value, undo: () => versioned("PATCH", pathOf(pet), { body, ifMatch: changedTag }).then(({ value: undone }) => undone) };
   } catch (failure) {
     // Somebody else has changed it meanwhile.
-    if (failure.status !== 412) throw failure;
-    return changeTags(pet, change);
+    if (failure.status !== 412 || repetitions === 0) throw failure;
+    return changeTags(pet, change, repetitions - 1);
   }
 }
 
@@ -57,7 +57,9 @@ async function remove(pet) {
 export function manyPets({ list, query, changed, gone, signal }) {
   const chosen = new Map();
   let last;
-  let isStopped = false;
+  let [isStopped, isBusy] = [false, false];
+  /** Number of times that pets were chosen otherwise: what is read for an earlier choice is dropped. */
+  let choice = 0;
 
   const count = element("h2", {});
   const text = (id, required) => element("input", { id, maxLength: MAX_LENGTH, autocomplete: "off", required, pattern: ".*\\S.*" });
@@ -101,6 +103,8 @@ export function manyPets({ list, query, changed, gone, signal }) {
 
   /** Chooses a pet or not and, with the Shift key, all between it and the one before. */
   function choose(id, isChosen, isRange) {
+    if (isBusy) return show();
+    choice += 1;
     const shown = list();
     const place = shown.findIndex((pet) => pet.id === id);
     const before = isRange ? shown.findIndex((pet) => pet.id === last) : -1;
@@ -115,25 +119,32 @@ export function manyPets({ list, query, changed, gone, signal }) {
   }
 
   async function chooseAll() {
+    choice += 1;
+    const mine = choice;
     const next = pages(`pet?${query(MAX_CHOSEN)}`, signal);
-    form.inert = choices.inert = true;
+    const found = [];
     try {
-      chosen.clear();
-      while (chosen.size < MAX_CHOSEN && !next.isLast()) {
-        for (const pet of (await next() ?? []).slice(0, MAX_CHOSEN - chosen.size)) chosen.set(pet.id, pet);
-      }
+      while (found.length < MAX_CHOSEN && !next.isLast() && mine === choice) found.push(...await next() ?? []);
     } catch (failure) {
-      outcome.replaceChildren(element("p", { className: "problem" }, failure.message));
+      if (mine === choice && !signal.aborted) outcome.replaceChildren(element("p", { className: "problem" }, failure.message));
+      return;
     }
-    form.inert = choices.inert = false;
+    if (mine !== choice || signal.aborted) return;
+    chosen.clear();
+    for (const pet of found.slice(0, MAX_CHOSEN)) chosen.set(pet.id, pet);
+    outcome.replaceChildren();
     show();
+    announce(count.textContent);
   }
 
   function clear() {
+    choice += 1;
+    if (isBusy) return;
     chosen.clear();
     last = undefined;
     outcome.replaceChildren();
     show();
+    keepFocus(document.querySelector(".choose") ?? document.getElementById("main"));
   }
 
   function show() {
@@ -152,12 +163,13 @@ export function manyPets({ list, query, changed, gone, signal }) {
     const done = await forEach(targets, make());
     if (signal.aborted) return;
     const undos = done.filter(({ undo }) => undo);
-    tell(act.value === "Delete" ? "deleted" : "changed", done.length, undos.length > 0 && (() => undoAll(undos)));
+    tell(act.value === "Delete" ? "deleted" : "changed", done.filter(({ isSame }) => !isSame).length, undos.length > 0 && (() => undoAll(undos)));
   });
 
   async function undoAll(undos) {
     const undone = await forEach(undos, async ({ undo }) => ({ pet: await undo() }));
-    if (!signal.aborted) tell("as before", undone.length);
+    const left = undos.filter(({ id }) => undone.every((it) => it.id !== id));
+    if (!signal.aborted) tell("as before", undone.length, left.length > 0 && (() => undoAll(left)));
   }
 
   /** Says how many pets were changed, above what failed. */
@@ -175,9 +187,9 @@ export function manyPets({ list, query, changed, gone, signal }) {
     const [bars, note] = [element("progress", { max: targets.length, value: 0, ariaLabel: "Progress" }), element("span", {})];
     const stop = element("button", { type: "button", className: "plain", on: { click: () => { isStopped = true; } } }, "Stop");
     outcome.replaceChildren(element("p", { className: "choices" }, bars, note, stop));
-    isStopped = false;
+    [isStopped, isBusy] = [false, true];
     form.inert = choices.inert = true;
-    keepFocus(stop);
+    stop.focus({ preventScroll: true });
     const [queue, results, failures] = [[...targets], [], []];
     const isOver = () => isStopped || signal.aborted;
     const next = async () => {
@@ -196,7 +208,7 @@ export function manyPets({ list, query, changed, gone, signal }) {
       }
     };
     await Promise.all(Array.from({ length: AT_ONCE }, next));
-    form.inert = choices.inert = false;
+    isBusy = form.inert = choices.inert = false;
     chosen.clear();
     outcome.replaceChildren(...[
       queue.length > 0 && element("p", {}, `Stopped: ${queue.length} are left as they are.`),
@@ -213,7 +225,10 @@ export function manyPets({ list, query, changed, gone, signal }) {
       } catch (failure) {
         const mayPass = isTemporary(failure) && (failure.status === 429 || repetitions < REPETITIONS);
         if (!mayPass || isOver()) throw failure;
-        if (failure.retryAfter > 0) note.textContent = `The limit is reached; going on in ${formatDuration(failure.retryAfter)}.`;
+        if (failure.retryAfter > 0) {
+          note.textContent = `The limit is reached; going on in ${formatDuration(failure.retryAfter)}.`;
+          announce(note.textContent);
+        }
         const until = Date.now() + (failure.retryAfter * 1_000 || AGAIN);
         while (Date.now() < until && !isOver()) await wait(100);
       }

@@ -15,10 +15,10 @@ export function undoButton({ action, resource, version, data = {} }, report, don
   const differs = ([before, after]) => [...before, ...after].some((url) => isStored(url, resource) && before.includes(url) !== after.includes(url));
   if (action !== "changed" || data.changed || Object.keys(data).length === 0 || (data.photoUrls && differs(data.photoUrls))) return null;
   const body = Object.fromEntries(Object.entries(data).map(([field, [before]]) => [field, patchOf(field, before)]));
-  const undo = () => report(() => send("PATCH", `pet/${resource}`, { body, ifMatch: `"${version}"` }), () => {
-    done();
+  const undo = () => report(async () => {
+    await send("PATCH", `pet/${resource}`, { body, ifMatch: `"${version}"` });
     announce("The change is undone.");
-  });
+  }, done);
   return element("button", { className: "plain undo", type: "button", on: { click: undo } }, "Undo");
 }
 
@@ -38,11 +38,11 @@ export function restoreButton({ action, data = {} }, report, done) {
   const lost = data.was.photoUrls.length - body.photoUrls.length;
   const restore = () => {
     const idempotencyKey = newIdempotencyKey();
-    report(() => json("POST", "pet", { body, idempotencyKey }), ({ name }) => {
-      done();
+    report(async () => {
+      const { name } = await json("POST", "pet", { body, idempotencyKey });
       const pictures = lost === 1 ? "Its picture is lost." : `Its ${lost} pictures are lost.`;
       announce(`${isolated(name)} is restored. ${lost > 0 ? pictures : ""}`);
-    });
+    }, done);
   };
   return element("button", { className: "plain restore", type: "button", on: { click: restore } }, "Restore");
 }
