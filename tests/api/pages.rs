@@ -80,7 +80,7 @@ async fn pages_need_no_credential_and_no_other_host() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_is_served_as_a_whole_and_is_small() {
-    const MAX_SIZE: usize = 150_000;
+    const MAX_SIZE: usize = 170_000;
     let app = TestApp::start().await;
     let mut size = 0;
     for file in console_files() {
