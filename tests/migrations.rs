@@ -27,7 +27,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0309, came together.
-const ROWS: [(i64, &str); 4] = [
+const ROWS: [(i64, &str); 8] = [
     (
         309,
         r#"with acme as (
@@ -129,6 +129,25 @@ const ROWS: [(i64, &str); 4] = [
         312,
         "insert into tag_names (name, folded_name) values ('ısırgan', 'ısırgan')",
     ),
+    (
+        313,
+        "select caller_id from users where folded collate \"C\" >= 'ad' and folded collate \"C\" < 'ae'",
+    ),
+    (
+        314,
+        "do $$ begin
+             assert (select count(*) = 3 from pets where created_order = 0);
+         end $$;
+         insert into pets (id, status, details) values
+             (7, 'sold', '{\"name\": \"New\", \"photoUrls\": [], \"tags\": [{\"name\": \"big\"}]}');
+         do $$ begin
+             assert (select count(*) = 1 from pet_tags join pets on id = pet_id
+                     where pet_tags.created_order = pets.created_order and pets.created_order > 0);
+         end $$;
+         delete from pets where id = 7",
+    ),
+    (315, "select from pets where status = 'sold' order by created_order"),
+    (316, "select from pet_tags where tag || ':' || status = 'big:sold' order by created_order"),
 ];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {
@@ -350,6 +369,40 @@ async fn migrations_started_together_are_applied_once() {
     }
 }
 
+/// An index whose concurrent build was interrupted is built again; behind a pooler, in the transaction of all migrations.
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_are_complete_after_an_interrupted_build_and_behind_a_pooler() {
+    let whole = schema(&mut TestDatabase::migrated().await.connect().await).await;
+    for pooler in [Pooler::None, Pooler::Transaction] {
+        let database = TestDatabase::empty().await;
+        let mut connection = database.connect().await;
+        MIGRATOR
+            .run_to(314, &mut connection)
+            .await
+            .expect("migrated");
+        if pooler == Pooler::None {
+            // PostgreSQL leaves an index that does not fit its table: here, of no unique values.
+            run(&mut connection, ROWS[0].1).await;
+            run(
+                &mut connection,
+                "update pets set created_order = 1, status = 'sold'",
+            )
+            .await;
+            let interrupted = sqlx::raw_sql(
+                "create unique index concurrently pets_by_creation on pets (status, created_order)",
+            );
+            let refused = interrupted.execute(&mut connection).await;
+            assert!(refused.is_err(), "{refused:?}");
+        }
+        db::migrations::apply(database.options(), pooler)
+            .await
+            .expect("migrated");
+        assert_eq!(schema(&mut connection).await, whole, "{pooler:?}");
+        let incomplete = "select count(*) from pg_index where not indisvalid";
+        assert_eq!(number(&mut connection, incomplete).await, 0, "{pooler:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn migration_with_another_checksum_stops_the_start() {
     let database = TestDatabase::migrated().await;
@@ -413,7 +466,8 @@ const FILL: &str = "
     insert into orders (id, owner, pet_id, quantity, status, complete)
     select id, 0, id * 10, 1, 'delivered', true from generate_series(1, 10000) as id";
 
-/// Returns the longest time for which a reader and writer of all tables waits for `migration`.
+/// Returns the longest time for which a reader and writer of all tables waits for `migration`, which goes on in a task of its own: with a
+/// lock, it must not wait for what waits for the lock.
 async fn longest_wait(database: &TestDatabase, migration: impl Future<Output = ()>) -> Duration {
     let mut connection = database.connect().await;
     let tables = "select string_agg(tablename, ', ') from pg_tables
@@ -449,8 +503,9 @@ async fn upgrade_loses_no_row_and_holds_no_lock_for_long() {
     assert_eq!(before, 310_000);
     let turkish = "update pets set folded_name = 'i\u{307}stanbul', details = '{\"name\": \"\u{130}stanbul\", \"photoUrls\": [], \"tags\": []}' where id = 7";
     run(&mut connection, turkish).await;
-    let upgrade = async { apply(database.options()).await.expect("migrated") };
-    let wait = longest_wait(&database, upgrade).await;
+    let options = database.options().clone();
+    let upgrade = tokio::spawn(async move { apply(&options).await.expect("migrated") });
+    let wait = longest_wait(&database, async { upgrade.await.expect("a task") }).await;
     assert!(wait < MAX_WAIT, "a statement waited for {wait:?}");
     assert_eq!(number(&mut connection, counts).await, before - 2);
     // The service folds it again.

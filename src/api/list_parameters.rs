@@ -10,7 +10,7 @@ use crate::domain::{Invalid, parse_digits};
 /// Maximum value of `limit`.
 const MAX_LIMIT: usize = 1_000;
 /// Maximum number of names in a list parameter.
-const MAX_NAMES: usize = 100;
+pub const MAX_NAMES: usize = 100;
 
 /// Returns the names in a list parameter, or none if it is absent. Empty names and more than 100 names are violations.
 pub fn names(

@@ -20,7 +20,7 @@ use crate::domain::{
     clock::serialize_time,
     end_of_prefix,
     plan::Plan,
-    user::{UserId, Username},
+    user::{UserId, Username, fold_username},
 };
 
 /// Caller, which owns credentials.
@@ -121,23 +121,35 @@ pub async fn keep(
     with_timeout(query.bind(id.0).fetch_optional(transaction)).await
 }
 
-/// Returns the first `limit` callers after `after` with names that begin with `prefix`, by name.
+/// Returns the first `limit` callers after `after` whose names begin with `prefix`, and of user accounts whose usernames do without their
+/// case, by name.
 pub async fn list(
     connection: &mut Connection,
     prefix: &str,
     after: Option<&CallerName>,
     limit: usize,
 ) -> Result<Vec<CallerRecord>, Error> {
+    let folded = fold_username(prefix);
     let query = sqlx::query_as(AssertSqlSafe(format!(
-        "{RECORDS}
-         where name collate \"C\" >= $1 and name collate \"C\" > $2
-           and ($3::text is null or name collate \"C\" < $3)
+        "{RECORDS} where id in (
+             (select id from callers
+              where name collate \"C\" >= $1 and name collate \"C\" > $2
+                and ($3::text is null or name collate \"C\" < $3)
+              order by name collate \"C\" limit $4)
+             union
+             (select of_user.id from users join callers of_user on of_user.id = caller_id
+              where $1 <> '' and folded collate \"C\" >= $5 and ($6::text is null or folded collate \"C\" < $6)
+                and name collate \"C\" > $2
+              order by name collate \"C\" limit $4)
+         )
          order by name collate \"C\" limit $4"
     )))
     .bind(prefix)
     .bind(after.map_or("", CallerName::as_str))
     .bind(end_of_prefix(prefix))
-    .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .bind(&folded)
+    .bind(end_of_prefix(&folded));
     with_timeout(query.fetch_all(connection)).await
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use sqlx::{
-    Connection as _, Executor as _, PgConnection,
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqlSafeStr as _,
     migrate::{Migrate as _, Migration},
 };
 
@@ -49,7 +49,7 @@ pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), E
     while !try_lock(&mut connection, "select pg_try_advisory_lock($1)").await? {
         tokio::time::sleep(LOCK_PAUSE).await;
     }
-    apply_pending(&mut connection).await?;
+    apply_pending(&mut connection, Pooler::None).await?;
     // The end of the session releases the lock too, but PostgreSQL may notice that late.
     let unlock = sqlx::query("select pg_advisory_unlock($1)").bind(LOCK_KEY);
     unlock.execute(&mut connection).await?;
@@ -60,13 +60,25 @@ pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), E
 /// Applies the pending migrations, and logs each with its time, unless the database is new. The caller has the lock. (That of sqlx
 /// would wait inside PostgreSQL, where a waiting replica's open snapshot and an index that another replica builds concurrently wait for
 /// each other.)
-async fn apply_pending(connection: &mut PgConnection) -> Result<(), Error> {
+async fn apply_pending(connection: &mut PgConnection, pooler: Pooler) -> Result<(), Error> {
     let table = &MIGRATOR.table_name;
     connection.ensure_migrations_table(table).await?;
     let pending = pending_on(connection).await?;
     let is_new = pending.len() == MIGRATOR.iter().count();
     for migration in pending {
-        let time = connection.apply(table, migration).await?;
+        let mut migration = migration.clone();
+        match pooler {
+            // In a transaction, PostgreSQL builds an index only while changes wait.
+            Pooler::Transaction if migration.no_tx => {
+                let sql = migration.sql.as_str().replace(" concurrently", "");
+                migration.sql = AssertSqlSafe(sql).into_sql_str();
+            }
+            Pooler::None if migration.no_tx => {
+                drop_incomplete_indexes(connection, migration.sql.as_str()).await?;
+            }
+            Pooler::Transaction | Pooler::None => {}
+        }
+        let time = connection.apply(table, &migration).await?;
         if !is_new {
             let Migration {
                 version,
@@ -79,6 +91,24 @@ async fn apply_pending(connection: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
+/// Drops the index that `migration` builds, if its concurrent build was interrupted: the migration would take it for complete.
+async fn drop_incomplete_indexes(
+    connection: &mut PgConnection,
+    migration: &str,
+) -> Result<(), Error> {
+    let query = sqlx::query_scalar(
+        "select indexrelid::regclass::text from pg_index join pg_class on pg_class.oid = indexrelid
+         where not indisvalid and $1 like '% ' || relname || ' on %'",
+    );
+    let query = query.bind(migration);
+    let indexes: Vec<String> = query.fetch_all(&mut *connection).await?;
+    for index in indexes {
+        let drop = AssertSqlSafe(format!("drop index concurrently {index}"));
+        connection.execute(drop).await?;
+    }
+    Ok(())
+}
+
 /// Applies the pending migrations behind a pooler, where only a transaction stays on one server.
 async fn apply_in_one_transaction(mut connection: PgConnection) -> Result<(), Error> {
     loop {
@@ -87,7 +117,7 @@ async fn apply_in_one_transaction(mut connection: PgConnection) -> Result<(), Er
             break;
         }
         if try_lock(&mut transaction, "select pg_try_advisory_xact_lock($1)").await? {
-            apply_pending(&mut transaction).await?;
+            apply_pending(&mut transaction, Pooler::Transaction).await?;
             transaction.execute("deallocate all").await?;
             transaction.commit().await?;
             break;

@@ -38,7 +38,7 @@ impl Username {
     pub fn folded(&self) -> String {
         let canonical = Self::new(&self.0);
         let name = canonical.as_ref().unwrap_or(self);
-        fold_case(&name.0).nfc().collect()
+        fold_username(&name.0)
     }
 
     /// Returns the folded names of the accounts that this name may mean, the likelier one first. Accounts of earlier
@@ -46,6 +46,11 @@ impl Username {
     pub fn candidates(&self) -> [String; 2] {
         [fold_case(&self.0), self.folded()]
     }
+}
+
+/// Returns the beginning of a username in the form of [`Username::folded`].
+pub fn fold_username(beginning: &str) -> String {
+    fold_case(beginning).nfc().collect()
 }
 
 /// Folds the case. Upper case merges letters that share a capital (ς and σ, ß and ss); lower case before it turns the

@@ -121,32 +121,40 @@ async fn callers_are_listed_by_name() {
     for name in ["acme", "Zoo", "acme-2", "acorn", "bär"] {
         create(&app, name).await;
     }
+    for username in ["Ännä", "Acme-3", "Userine"] {
+        app.sign_up(username).await;
+    }
     let names = |page: &Response| -> Vec<String> {
         let callers = page.json().as_array().expect("callers").clone();
         let name = |caller: &Value| caller["name"].as_str().expect("a name").to_owned();
         callers.iter().map(name).collect()
     };
     for (query, expected) in [
-        ("?name=ac", &["acme", "acme-2", "acorn"][..]),
-        ("?name=acme", &["acme", "acme-2"]),
+        ("?name=ac", &["acme", "acme-2", "acorn", "user:2"][..]),
+        ("?name=acme", &["acme", "acme-2", "user:2"]),
+        ("?name=A%CC%88N", &["user:1"]),
+        ("?name=us", &["user:1", "user:2", "user:3"]),
         ("?name=b%C3%A4", &["bär"]),
         ("?name=bär&name=acme&name=zoo&name=acme", &["acme", "bär"]),
-        ("?name=AC", &[]),
+        ("?name=AC", &["user:2"]),
+        ("?name=Acme-3&name=acme", &["acme"]),
         ("?name=%25", &[]),
     ] {
         let page = app.get(&format!("/admin/callers{query}")).is(200).await;
         assert_eq!(names(&page), expected, "{query}");
     }
     let all = names(&app.get("/admin/callers").is(200).await);
-    assert!(all.is_sorted() && all.len() == 6, "{all:?}");
-    let mut paged = Vec::new();
-    let mut next = Some("/admin/callers?limit=2".to_owned());
-    while let Some(path) = next {
-        let page = app.get(&path).is(200).await;
-        paged.extend(names(&page));
-        next = next_path(&app, &page);
+    assert!(all.is_sorted() && all.len() == 9, "{all:?}");
+    for (filter, expected) in [("", &all[..]), ("name=u&", &all[6..])] {
+        let mut paged = Vec::new();
+        let mut next = Some(format!("/admin/callers?{filter}limit=2"));
+        while let Some(path) = next {
+            let page = app.get(&path).is(200).await;
+            paged.extend(names(&page));
+            next = next_path(&app, &page);
+        }
+        assert_eq!(paged, expected, "{filter}");
     }
-    assert_eq!(paged, all);
 }
 
 /// Names that people give do not look like those of others. Callers that exist keep theirs.

@@ -552,7 +552,7 @@ async fn find_plans_do_not_depend_on_statistics() {
 }
 
 /// Finds, with the indexes that they use.
-const FINDS: [(&str, &[&str]); 20] = [
+const FINDS: [(&str, &[&str]); 24] = [
     (
         "by_status ('{pending}', '{1}', '{1}', '{0}', '{20}', '{2048}')",
         &["pets_by_status "],
@@ -622,6 +622,22 @@ const FINDS: [(&str, &[&str]); 20] = [
         &["pets_by_status "],
     ),
     (
+        "list_newest ('{available,pending,sold}', 9223372036854775807, 9223372036854775807, 20, 2048)",
+        &["pets_by_creation "],
+    ),
+    (
+        "list_newest ('{pending}', 500, 500, 20, 2048)",
+        &["pets_by_creation "],
+    ),
+    (
+        "list_newest_by_tag ('{sold,available}', 9223372036854775807, 9223372036854775807, 20, 2048, '{common,none}')",
+        &["pet_tags_by_creation ", "pets_pkey"],
+    ),
+    (
+        "list_newest_by_tag ('{pending}', 500, 500, 20, 2048, '{tag0,none}')",
+        &["pet_tags_by_creation ", "pets_pkey"],
+    ),
+    (
         "list_by_id ('{available,sold}', 0, 20, 2048, '{common}', '{1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20}')",
         &["pets_pkey"],
     ),
@@ -641,7 +657,8 @@ async fn find_plans(database: &TestDatabase) -> Vec<String> {
         PLANNER_SETTINGS,
         pets::{
             FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_NAME, FIND_BY_NAME_AND_TAG, FIND_BY_STATUS,
-            LIST_BY_ID, LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, SUGGEST_TAGS,
+            LIST_BY_ID, LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, LIST_NEWEST,
+            LIST_NEWEST_BY_TAG, SUGGEST_TAGS,
         },
     };
     let mut connection = database.connect().await;
@@ -655,6 +672,8 @@ async fn find_plans(database: &TestDatabase) -> Vec<String> {
          prepare list_by_tag (text[], bigint, bigint, int, text[]) as {LIST_BY_TAG};
          prepare list_by_tag_descending (text[], bigint, bigint, int, text[]) as {LIST_BY_TAG_DESCENDING};
          prepare list_descending (text[], bigint, bigint, int) as {LIST_DESCENDING};
+         prepare list_newest (text[], bigint, bigint, bigint, int) as {LIST_NEWEST};
+         prepare list_newest_by_tag (text[], bigint, bigint, bigint, int, text[]) as {LIST_NEWEST_BY_TAG};
          prepare list_by_id (text[], bigint, bigint, int, text[], bigint[]) as {LIST_BY_ID};
          prepare suggest_tags (text, text, bigint, bigint) as {SUGGEST_TAGS}"
     );

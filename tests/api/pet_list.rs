@@ -83,7 +83,10 @@ async fn list_with_invalid_parameter_is_400() {
         (&format!("tag={long}"), "tag"),
         ("sort=name", "sort"),
         ("sort=id&sort=id", "sort"),
+        ("sort=created", "sort"),
         ("sort=-id&name=a", "sort"),
+        ("sort=-created&name=a", "sort"),
+        ("sort=-created&cursor=MjA", "cursor"),
         ("name=a&name=b&cursor=NzphYg", "name"),
         ("limit=0", "limit"),
         ("limit=1001", "limit"),
@@ -116,6 +119,8 @@ async fn pages(app: &TestApp, query: &str, limit: usize, may_end_early: bool) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn list_combines_name_status_tags_and_order() {
     const PETS: i64 = 300;
+    // Created before the service kept the order of creation.
+    const BEFORE: i64 = 50;
     let app = TestApp::start().await;
     // Every pet has a tag, every second one another, and one of them a third; "none" is a tag of no pet.
     app.database
@@ -126,7 +131,10 @@ async fn list_combines_name_status_tags_and_order() {
                                       'tags', '[{{\"name\": \"all\"}}, {{\"name\": \"a,b\"}}]'::jsonb
                     || case id % 2 when 0 then '[{{\"name\": \"even\"}}]' else '[{{}}]' end::jsonb
                     || case id when 77 then '[{{\"name\": \"one\"}}]' else '[]' end::jsonb), 'pet' || id % 2
-             from generate_series(1, {PETS}) as id"
+             from generate_series(1, {PETS}) as id
+             order by id * 37 % 301;
+             update pets set created_order = 0 where id <= {BEFORE};
+             update pet_tags set created_order = 0 where pet_id <= {BEFORE}"
         ))
         .await;
     let is_status = |id: i64, status: &str| {
@@ -174,15 +182,50 @@ async fn list_combines_name_status_tags_and_order() {
                 "{sorted}"
             );
             expected.reverse();
-            let newest = format!("{query}&sort=-id");
-            assert_eq!(pages(&app, &newest, 7, false).await, expected, "{newest}");
-            assert_eq!(
-                pages(&app, &newest, 1_000, false).await,
-                expected,
-                "{newest}"
-            );
+            let mut newest = expected.clone();
+            newest.sort_by_key(|id| if *id <= BEFORE { 0 } else { -(id * 37 % 301) });
+            for (sort, expected) in [("-id", expected), ("-created", newest)] {
+                let sorted = format!("{query}&sort={sort}");
+                for limit in [7, 1_000] {
+                    let found = pages(&app, &sorted, limit, false).await;
+                    assert_eq!(found, expected, "{sorted}");
+                }
+            }
         }
     }
+}
+
+/// Neither an identifier that a client chose nor a change makes a pet newer; to be created again does.
+#[tokio::test(flavor = "multi_thread")]
+async fn newest_pets_are_those_that_were_created_last() {
+    let app = TestApp::start().await;
+    for id in [500, 7, 90] {
+        let pet = json!({"id": id, "name": "Rex", "tags": [{"name": "a"}]});
+        app.post("/pet", &pet).is(201).await;
+    }
+    let newest = async |query: &str| {
+        let list = format!("/pet?sort=-created{query}");
+        app.get(&list).is(200).await.ids()
+    };
+    assert_eq!(newest("").await, [90, 7, 500]);
+    let changed =
+        json!({"id": 500, "name": "Max", "status": "sold", "tags": [{"name": "a"}, {"name": "b"}]});
+    app.put("/pet", &changed).is(200).await;
+    app.patch("/pet/7", &json!({"status": "sold"}))
+        .is(200)
+        .await;
+    assert_eq!(newest("").await, [90, 7, 500]);
+    assert_eq!(newest("&status=sold&tag=a,b").await, [7, 500]);
+    assert_eq!(newest("&status=available,pending").await, [90]);
+    app.delete("/pet/7").is(200).await;
+    app.post(
+        "/pet",
+        &json!({"id": 7, "name": "Rex", "tags": [{"name": "b"}]}),
+    )
+    .is(201)
+    .await;
+    assert_eq!(newest("").await, [7, 90, 500]);
+    assert_eq!(newest("&tag=b").await, [7, 500]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

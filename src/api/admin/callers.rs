@@ -10,7 +10,7 @@ use crate::{
         extract::{Json, MergePatch, Path, Query},
         fields::{Field, List, Object, Violations},
         idempotency::Idempotency,
-        list_parameters::Window,
+        list_parameters::{MAX_NAMES, Window},
         operations::BASE,
         paging::Lists,
         response::{self, ApiResponse},
@@ -29,9 +29,6 @@ use crate::{
         plan::Plan,
     },
 };
-
-/// Maximum number of names of a list.
-const MAX_NAMES: usize = 100;
 
 /// Caller to create. Unknown fields are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -111,7 +108,7 @@ pub(super) struct ListedName(String);
 #[utoipa::path(
     get, path = "/admin/callers", operation_id = "listCallers", tag = "admin", security(("bearer" = ["admin"])),
     params(
-        ("name" = inline(Option<Vec<ListedName>>), Query, description = "Beginning of the name. If it is repeated, whole names.", min_items = 1, max_items = 100, example = json!(["ac"])),
+        ("name" = inline(Option<Vec<ListedName>>), Query, description = "Beginning of the name, or of the username of an account in any case. If it is repeated, whole names.", min_items = 1, max_items = 100, example = json!(["ac"])),
         ("limit", Query),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 344, pattern = "^[A-Za-z0-9_-]+$"),
     ),

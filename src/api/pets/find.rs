@@ -10,14 +10,17 @@ use crate::{
         error::Error,
         extract::{Parameters, Query},
         fields::Violations,
-        list_parameters::{SortParameter, Window, names, parse_distinct, read_sort},
+        list_parameters::{Window, names, parse_distinct},
         paging::{Find, Lists},
         request_context::RequestContext,
         response,
     },
     db::{
         self, Connection, Cost, Database, Found, Part,
-        pets::{FoundByName, NamePosition, NameSearch, PetListing},
+        pets::{
+            CreationPosition, FoundByCreation, FoundByName, NamePosition, NameSearch, NewestPets,
+            PetListing,
+        },
     },
     domain::{
         Invalid,
@@ -39,7 +42,7 @@ struct PetPage(Vec<Pet>);
 
 /// List pets
 ///
-/// Returns a page of pets in the order of their identifiers or, with `name`, of those whose names begin with it, in the order of
+/// Returns a page of pets in the order of their identifiers, with the newest first or, with `name`, of those whose names begin with it, in the order of
 /// the names. Upper and lower case are the same. A pet matches if all parameters match. While more remain, `Link` has the URL of the
 /// next page. With `name` and `tag`, a page may end early, with fewer matches than `limit` and a `Link`. With `id`, all matches are
 /// returned at once.
@@ -50,7 +53,7 @@ struct PetPage(Vec<Pet>);
         ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
         ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("tag" = inline(Option<Vec<TagName>>), Query, description = "Tag names, repeated or separated by commas; a pet with any of them matches. A comma within a name is encoded: `%2C`.", min_items = 1, max_items = 100, example = json!(["friendly"])),
-        ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, which is the default, or `-id` for the largest identifier first. Only without `name`."),
+        ("sort" = inline(Option<PetOrder>), Query, description = "Order: `id`, which is the default, `-id` for the largest identifier first, or `-created` for the newest first, whatever their identifiers. Only without `name`."),
         ("limit" = Option<i32>, Query, description = "Maximum number of matches in the response; 20 if absent.", minimum = 1, maximum = 1_000, example = 20),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 1_400, pattern = "^[A-Za-z0-9_-]+$"),
     ),
@@ -64,7 +67,12 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
         statuses.clear();
     }
     let tags = tag_names(&mut violations, &query, "tag");
-    let is_descending = read_sort(&mut violations, &query);
+    let order = query.optional(&mut violations, "sort", |sort| match sort {
+        "id" => Ok(PetOrder::Ascending),
+        "-id" => Ok(PetOrder::Descending),
+        "-created" => Ok(PetOrder::NewestFirst),
+        _ => Err(Invalid::because("must be id, -id or -created")),
+    });
     if query.has_list("id") {
         let ids: Vec<PetId> = parse_distinct(&mut violations, &query, "id");
         for name in ["name", "sort", "limit", "cursor"] {
@@ -86,32 +94,44 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
         return lists.respond(("/pet", &[]), &query, window, filter).await;
     }
     let is_by_name = query.all("name").next().is_some();
-    if is_descending.is_some() && is_by_name {
+    if order.is_some() && is_by_name {
         violations.add("sort", "must be absent where there is a name");
     }
     let next = ("/pet", &["name", "status", "tag", "sort"][..]);
+    if order == Some(PetOrder::NewestFirst) {
+        let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
+        let newest = NewestPets {
+            statuses: any_if_none(statuses),
+            tags,
+        };
+        return lists.respond(next, &query, window, newest).await;
+    }
     if !is_by_name {
         let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
         let filter = Filter::Listing(PetListing {
             ids: Vec::new(),
             statuses,
             tags,
-            is_descending: is_descending.unwrap_or_default(),
+            is_descending: order == Some(PetOrder::Descending),
         });
         return lists.respond(next, &query, window, filter).await;
     }
     // Without a valid name, there are violations.
     let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
     let prefix = name.map(|name| name.as_str().to_owned());
-    if statuses.is_empty() {
-        statuses.extend(Status::ALL);
-    }
     let search = NameSearch {
         prefix: prefix.unwrap_or_default(),
-        statuses,
+        statuses: any_if_none(statuses),
         tags,
     };
     lists.respond(next, &query, window, search).await
+}
+
+fn any_if_none(statuses: Vec<Status>) -> Vec<Status> {
+    if statuses.is_empty() {
+        return Status::ALL.to_vec();
+    }
+    statuses
 }
 
 /// Suggest tags
@@ -220,6 +240,20 @@ fn tag_names(
     names
 }
 
+/// Order of the list of pets.
+#[derive(PartialEq, Eq, utoipa::ToSchema)]
+enum PetOrder {
+    /// By identifier.
+    #[schema(rename = "id")]
+    Ascending,
+    /// The largest identifier first.
+    #[schema(rename = "-id")]
+    Descending,
+    /// The newest first.
+    #[schema(rename = "-created")]
+    NewestFirst,
+}
+
 /// Names of tags.
 #[derive(Serialize, utoipa::ToSchema)]
 #[schema(max_items = 20, value_type = Vec<TagName>, example = json!(["friendly", "Frisky"]))]
@@ -279,6 +313,27 @@ impl Find for Filter {
     }
 
     fn json(pet: &StoredPet) -> &[u8] {
+        &pet.json
+    }
+}
+
+impl Find for NewestPets {
+    type Item = (CreationPosition, StoredPet);
+    type Id = CreationPosition;
+
+    async fn find(
+        &self,
+        database: &Database,
+        part: Part<CreationPosition>,
+    ) -> Result<FoundByCreation, db::Error> {
+        db::pets::list_newest(database, self, part).await
+    }
+
+    fn id((position, _): &Self::Item) -> CreationPosition {
+        *position
+    }
+
+    fn json((_, pet): &Self::Item) -> &[u8] {
         &pet.json
     }
 }

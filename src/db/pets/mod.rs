@@ -5,6 +5,7 @@ mod change;
 mod find_by;
 mod find_by_name;
 mod list;
+mod list_newest;
 mod tag_names;
 
 use std::sync::Arc;
@@ -25,6 +26,9 @@ pub use self::{
         fold_names,
     },
     list::{LIST_BY_ID, LIST_BY_TAG, LIST_BY_TAG_DESCENDING, LIST_DESCENDING, PetListing, list},
+    list_newest::{
+        CreationPosition, FoundByCreation, LIST_NEWEST, LIST_NEWEST_BY_TAG, NewestPets, list_newest,
+    },
     tag_names::{SUGGEST_TAGS, add_used_tag_names, remove_unused_tag_names, suggest_tags},
 };
 use super::{
