@@ -24,7 +24,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 39] = modules![
+const MODULES: [(&str, &str); 42] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -43,6 +43,7 @@ const MODULES: [(&str, &str); 39] = modules![
     "views/webhooks.js",
     "widgets/announcement.js",
     "widgets/boxes.js",
+    "widgets/category_suggestions.js",
     "widgets/change_table.js",
     "widgets/change_text.js",
     "widgets/days.js",
@@ -54,12 +55,14 @@ const MODULES: [(&str, &str); 39] = modules![
     "widgets/limit.js",
     "widgets/many.js",
     "widgets/overlap.js",
+    "widgets/patience.js",
     "widgets/pet_card.js",
     "widgets/pet_form.js",
     "widgets/problem.js",
     "widgets/rows.js",
     "widgets/scopes.js",
     "widgets/secret.js",
+    "widgets/smaller_picture.js",
     "widgets/tag_field.js",
     "widgets/tag_suggestions.js",
     "widgets/undo.js",

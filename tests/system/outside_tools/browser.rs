@@ -221,6 +221,20 @@ impl Browser {
             .await;
     }
 
+    /// Presses a key on the focused element while another one is held.
+    pub async fn press_with(&self, held: &str, key: &str) {
+        let stroke = |kind: &str, value: &str| json!({ "type": kind, "value": value });
+        let strokes = [
+            stroke("keyDown", held),
+            stroke("keyDown", key),
+            stroke("keyUp", key),
+            stroke("keyUp", held),
+        ];
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes });
+        self.post("/actions", &json!({ "actions": [keyboard] }))
+            .await;
+    }
+
     /// Saves a screenshot in cargo's folder for tests.
     pub async fn screenshot(&self, name: &str) {
         let screenshot = self.command(Method::GET, "/screenshot", &json!({})).await;

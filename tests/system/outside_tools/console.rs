@@ -1,5 +1,5 @@
 //! The console in a browser: sign in, limits and requests by day, errors, keyboard, layout and accessibility.
-//! `console_pets`, `console_edits` and `console_administration` have its other views.
+//! `console_pets`, `console_new_pets`, `console_edits` and `console_administration` have its other views.
 
 use pet_inventory::db::ConnectOptions;
 use test_support::postgres::run;
@@ -144,7 +144,7 @@ pub(super) async fn lock_out(app: &TestApp) -> (ConnectOptions, String) {
 }
 
 /// Sends `requests` counted requests.
-async fn spend(app: &TestApp, key: &str, requests: u32) {
+pub(super) async fn spend(app: &TestApp, key: &str, requests: u32) {
     for _ in 0..requests {
         let request = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
         request.is(404).await;

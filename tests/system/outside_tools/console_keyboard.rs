@@ -14,7 +14,7 @@ const NAME: &str = "
     return (it.ariaLabel ?? it.labels?.[0]?.innerText ?? it.innerText).trim()";
 
 /// Moves the focus to the next element with a name, and presses keys on it.
-async fn press_on(browser: &Browser, name: &str, keys: &str) {
+pub(super) async fn press_on(browser: &Browser, name: &str, keys: &str) {
     for _ in 0..200 {
         browser.press(TAB).await;
         if browser.run(NAME).await == name {

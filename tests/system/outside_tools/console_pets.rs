@@ -812,7 +812,7 @@ async fn console_uploads_and_arranges_pictures() {
 }
 
 /// Chooses a file to upload. The driver takes canonical paths only.
-async fn choose(browser: &Browser, file: &Path) {
+pub(super) async fn choose(browser: &Browser, file: &Path) {
     let file = file.canonicalize().expect("a file");
     browser
         .enter("#files", file.to_str().expect("a path"))

@@ -112,11 +112,12 @@ export async function versioned(method, path, options) {
 }
 
 /** Uploads a file, and reports the part that is sent, from 0 to 1. Only XMLHttpRequest tells the progress. */
-export function upload(path, file, { progress, signal }) {
+export function upload(path, file, { progress, signal, idempotencyKey }) {
   const as = credential();
   const request = new XMLHttpRequest();
   request.open("POST", new URL(path, BASE));
   request.setRequestHeader(as.header, as.value);
+  request.setRequestHeader("idempotency-key", idempotencyKey);
   // The service detects the type from the content, and its refusal says which types there are.
   request.setRequestHeader("content-type", "application/octet-stream");
   request.responseType = "json";

@@ -237,6 +237,14 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
+// Otherwise, the browser would open a file that is dropped beside its place.
+for (const event of ["dragover", "drop"]) {
+  addEventListener(event, (dragged) => {
+    if (!dragged.dataTransfer.types.includes("Files")) return;
+    dragged.preventDefault();
+    dragged.dataTransfer.dropEffect = "none";
+  });
+}
 history.scrollRestoration = "manual";
 addEventListener("hashchange", showPlace);
 // Two entries of the history may have the same fragment.

@@ -1,7 +1,7 @@
 // A pet: its pictures, its fields, which can be changed, and its history; and a new pet.
 
 import { json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
-import { element, isolated, keepFocus, nameTab, wait } from "../dom.js";
+import { element, isolated, keepFocus, nameOf, nameTab, wait } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 import { pictureText } from "../widgets/change_text.js";
 import { announce } from "../widgets/announcement.js";
@@ -11,7 +11,7 @@ import { gallery } from "../widgets/gallery.js";
 import { namesOf, petForm } from "../widgets/pet_form.js";
 import { loadProblem } from "../widgets/problem.js";
 import { restoreButton, undoButton } from "../widgets/undo.js";
-import { uploads } from "../widgets/uploads.js";
+import { picturesOfNewPet, uploads } from "../widgets/uploads.js";
 import { listPlace } from "./pets.js";
 
 /** Time over which changes by others are collected, and time until they are read again after a failure, in milliseconds. */
@@ -22,7 +22,7 @@ const BACK = () => element("p", {}, element("a", { href: listPlace }, "← Pets"
 export async function pet({ id, signal, done, report }) {
   const granted = await scopes();
   const canWrite = granted.includes("write:pets");
-  if (id === "new") return newPet(canWrite, report);
+  if (id === "new") return newPet(canWrite, report, signal);
   const path = `pet/${encodeURIComponent(id)}`;
   const load = () => Promise.all([versioned("GET", path), json("GET", `${path}/images`)]);
   let [stored, images] = await load();
@@ -249,11 +249,58 @@ function history({ id }, following) {
   return content;
 }
 
-function newPet(canWrite, report) {
-  const add = (body, form) => {
-    const idempotencyKey = newIdempotencyKey();
-    report(() => json("POST", "pet", { body, idempotencyKey }), ({ id }) => leaveFor(`#/pets/${id}`), form);
-  };
-  const content = canWrite ? petForm({}, add) : element("p", { className: "problem" }, "The scope write:pets is required.");
-  return [BACK(), element("h1", {}, "New pet"), content];
+function newPet(canWrite, report, signal) {
+  const title = element("h1", {}, "New pet");
+  if (!canWrite) return [BACK(), title, element("p", { className: "problem" }, "The scope write:pets is required.")];
+  const added = element("p", { id: "added", className: "notice", attributes: { role: "status" } });
+  const pictures = picturesOfNewPet(signal);
+  const another = element("button", { id: "add-another", className: "plain" }, "Save and add another");
+  /** True if the person adds one pet after the other. */
+  let isSeries = false;
+  /** Body and idempotency key of a request without a known outcome. */
+  let attempt = {};
+
+  function save(body, form, button) {
+    // Without a button, it is the repetition of a failed attempt.
+    if (button) isSeries = button === another;
+    const text = JSON.stringify(body);
+    if (attempt.text !== text) attempt = { text, idempotencyKey: newIdempotencyKey() };
+    const { idempotencyKey } = attempt;
+    // Leaving would end the uploads of the pets before.
+    const stays = isSeries || pictures.isBusy();
+    let stored;
+    report(async () => {
+      stored = await json("POST", "pet", { body, idempotencyKey });
+      attempt = {};
+      // The message of `stay` says more than "Saved.".
+      return !stays;
+    }, () => (stays ? stay(stored, form) : leave(stored)), form);
+  }
+
+  function leave({ id }) {
+    pictures.handOver(id);
+    leaveFor(`#/pets/${id}`);
+  }
+
+  /** Keeps what pets of a series have in common. */
+  function stay(pet, form) {
+    added.replaceChildren(element("a", { href: `#/pets/${pet.id}` }, nameOf(pet.name)), ` is added (pet ${pet.id}).`);
+    pictures.upload(pet);
+    form.elements.name.value = "";
+    watchEdits(form);
+    form.elements.name.focus();
+  }
+
+  const form = petForm({}, save, another);
+  form.append(element("p", { className: "quiet keys" }, "Ctrl+Enter saves and adds another. After the first, Enter does, too."));
+  const content = element("div", { className: "columns" }, form,
+    element("section", { className: "card", ariaLabel: "Pictures" }, pictures.form));
+  content.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.isComposing) return;
+    const repeats = isSeries && !event.defaultPrevented && form.contains(event.target) && event.target.matches("input");
+    if (!event.ctrlKey && !event.metaKey && !repeats) return;
+    event.preventDefault();
+    form.requestSubmit(another);
+  });
+  return [BACK(), title, added, content];
 }

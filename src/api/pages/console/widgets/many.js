@@ -1,19 +1,17 @@
 // Many pets at once: choosing them, and an act on all of them, with its progress, what failed, and one undo for the whole.
 
 import { json, newIdempotencyKey, pages, send, versioned } from "../api.js";
-import { element, field, formatDuration, isolated, keepFocus, wait } from "../dom.js";
+import { element, field, isolated, keepFocus } from "../dom.js";
 import { announce } from "./announcement.js";
 import { ask } from "./dialog.js";
 import { STATUSES } from "./inventory.js";
+import { REPETITIONS, patiently } from "./patience.js";
 import { petCard } from "./pet_card.js";
-import { isTemporary } from "./problem.js";
 import { tagSuggestions } from "./tag_suggestions.js";
 import { patchOf, restored } from "./undo.js";
 
 /** Maximum number of pets that are chosen, and of requests that are sent at once: the other pages of this person need some, too. */
 const [MAX_CHOSEN, AT_ONCE] = [500, 4];
-/** Number of times that a request is repeated after a failure that can pass, other than a limit, and the pause before, in milliseconds. */
-const [REPETITIONS, AGAIN] = [3, 2_000];
 /** Maximum number of characters that the service accepts. */
 const MAX_LENGTH = 255;
 
@@ -215,24 +213,6 @@ export function manyPets({ list, query, changed, gone, signal }) {
       failures.length > 0 && element("ul", { className: "problem" }, ...failures),
     ].filter(Boolean));
     return results;
-  }
-
-  /** Sends a request, and repeats it when a limit allows that, or after a failure that can pass. */
-  async function patiently(request, note, isOver) {
-    for (let repetitions = 0; ; repetitions += 1) {
-      try {
-        return await request();
-      } catch (failure) {
-        const mayPass = isTemporary(failure) && (failure.status === 429 || repetitions < REPETITIONS);
-        if (!mayPass || isOver()) throw failure;
-        if (failure.retryAfter > 0) {
-          note.textContent = `The limit is reached; going on in ${formatDuration(failure.retryAfter)}.`;
-          announce(note.textContent);
-        }
-        const until = Date.now() + (failure.retryAfter * 1_000 || AGAIN);
-        while (Date.now() < until && !isOver()) await wait(100);
-      }
-    }
   }
 
   return { bar, card, clear };
