@@ -59,7 +59,7 @@ pub use pet_inventory::{
     server::Shutdown,
 };
 use pet_inventory::{
-    app::App,
+    app::{self, App},
     config::{CommandLine, Config},
     db::{self, Connection, credentials::NewCredential},
     domain::{caller::CallerName, id::CredentialId},
@@ -326,10 +326,19 @@ pub fn raise_file_limit() {
 
 /// Builds the service with a configuration and a clock.
 async fn build_with(config: Config, clock: Clock) -> App {
-    let operations = pet_inventory::api::operations();
-    App::build_with(config, clock, operations)
-        .await
-        .expect("a service")
+    let build = async || {
+        let operations = pet_inventory::api::operations();
+        Box::pin(App::build_with(config.clone(), clock.clone(), operations)).await
+    };
+    let mut service = build().await;
+    // Beside browsers and their services, a machine may not connect in time. Whoever starts the service starts it again, too.
+    for _ in 0..2 {
+        if !matches!(service, Err(app::Error::Database(db::Error::TimedOut))) {
+            break;
+        }
+        service = build().await;
+    }
+    service.expect("a service")
 }
 
 /// Returns a configuration for tests, with environment variables over the defaults.

@@ -84,7 +84,6 @@ async fn console_adds_twenty_pets_by_keyboard() {
         browser.until("document.activeElement.id === 'name'").await;
     }
     assert!(most <= MAX_PRESSES, "{most} key presses");
-    println!("at most {most} key presses for a pet besides its text");
 
     let stored = app.get("/pet?limit=100").is(200).await.json();
     let stored = stored.as_array().expect("a list");

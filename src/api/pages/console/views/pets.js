@@ -165,7 +165,7 @@ const isNewestFirst = (filters) => !filters.has("name") && !filters.has("sort");
 function queryOf(filters, limit) {
   const query = new URLSearchParams(filters);
   query.set("limit", limit);
-  if (isNewestFirst(filters)) query.set("sort", "-id");
+  if (isNewestFirst(filters)) query.set("sort", "-created");
   return query;
 }
 

@@ -15,7 +15,7 @@ export function categorySuggestions(input) {
 
   async function read() {
     // Without suggestions, any category can still be typed.
-    const pets = await json("GET", `pet?sort=-id&limit=${READ}`).catch(() => []);
+    const pets = await json("GET", `pet?sort=-created&limit=${READ}`).catch(() => []);
     for (const { category } of pets) if (category?.name) names.add(category.name);
     show();
   }
