@@ -88,9 +88,9 @@ async fn our_document(home: &Home) -> PathBuf {
 }
 
 /// Starts the service for clients that read the whole document between two requests. On a busy machine, this takes longer than a
-/// connection may be idle, and then they write to one that is being closed.
+/// connection may wait for its next request, and then they write to one that is being closed.
 async fn serve(home: &Home) -> Service {
-    home.serve_with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "5m")])
+    home.serve_with(&[("PET_INVENTORY__SERVER__HEADER_TIMEOUT", "5m")])
         .await
 }
 
