@@ -369,7 +369,7 @@ async fn migrations_started_together_are_applied_once() {
     }
 }
 
-/// An index whose concurrent build was interrupted is built again; behind a pooler, in the transaction of all migrations.
+/// After an interrupted concurrent build, the index is built again; behind a pooler, in the transaction of all migrations.
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_are_complete_after_an_interrupted_build_and_behind_a_pooler() {
     let whole = schema(&mut TestDatabase::migrated().await.connect().await).await;

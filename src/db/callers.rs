@@ -121,8 +121,7 @@ pub async fn keep(
     with_timeout(query.bind(id.0).fetch_optional(transaction)).await
 }
 
-/// Returns the first `limit` callers after `after` whose names begin with `prefix`, and of user accounts whose usernames do without their
-/// case, by name.
+/// Returns the first `limit` callers after `after` with names, or usernames in any case, that begin with `prefix`, by name.
 pub async fn list(
     connection: &mut Connection,
     prefix: &str,

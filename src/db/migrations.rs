@@ -74,7 +74,7 @@ async fn apply_pending(connection: &mut PgConnection, pooler: Pooler) -> Result<
                 migration.sql = AssertSqlSafe(sql).into_sql_str();
             }
             Pooler::None if migration.no_tx => {
-                drop_incomplete_indexes(connection, migration.sql.as_str()).await?;
+                drop_incomplete_index(connection, migration.sql.as_str()).await?;
             }
             Pooler::Transaction | Pooler::None => {}
         }
@@ -92,7 +92,7 @@ async fn apply_pending(connection: &mut PgConnection, pooler: Pooler) -> Result<
 }
 
 /// Drops the index that `migration` builds, if its concurrent build was interrupted: the migration would take it for complete.
-async fn drop_incomplete_indexes(
+async fn drop_incomplete_index(
     connection: &mut PgConnection,
     migration: &str,
 ) -> Result<(), Error> {
@@ -101,8 +101,8 @@ async fn drop_incomplete_indexes(
          where not indisvalid and $1 like '% ' || relname || ' on %'",
     );
     let query = query.bind(migration);
-    let indexes: Vec<String> = query.fetch_all(&mut *connection).await?;
-    for index in indexes {
+    let index: Option<String> = query.fetch_optional(&mut *connection).await?;
+    if let Some(index) = index {
         let drop = AssertSqlSafe(format!("drop index concurrently {index}"));
         connection.execute(drop).await?;
     }

@@ -331,7 +331,7 @@ async fn build_with(config: Config, clock: Clock) -> App {
         Box::pin(App::build_with(config.clone(), clock.clone(), operations)).await
     };
     let mut service = build().await;
-    // Beside browsers and their services, a machine may not connect in time. Whoever starts the service starts it again, too.
+    // PostgreSQL may not answer in time on a machine that also runs browsers. A supervisor would start the service again, too.
     for _ in 0..2 {
         if !matches!(service, Err(app::Error::Database(db::Error::TimedOut))) {
             break;

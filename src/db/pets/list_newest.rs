@@ -1,4 +1,4 @@
-//! Lists pets with the newest first, in the order of their creation, whatever their identifiers.
+//! Lists pets by status and tags in the order of creation, the newest first.
 //!
 //! Invariants:
 //! - The form of each query fixes its plan, as in [`super::find_by`]. Each status, or pair of a status and a tag, is one range of
