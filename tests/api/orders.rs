@@ -1005,7 +1005,7 @@ async fn list_orders_reads_indexes() {
         .run("set default_statistics_target = 1000; analyze orders")
         .await;
     let mut connection = app.database.connect().await;
-    let arguments = "(text[], bigint, bigint, bigint, bigint)";
+    let arguments = "(text[], bigint, bigint, bigint, bigint, boolean)";
     let lists = [
         (
             LISTS_OF_OWNER,
@@ -1038,10 +1038,39 @@ async fn list_orders_reads_indexes() {
         let prepare = format!("{PLANNER_SETTINGS}; prepare {name} {arguments} as {statement}");
         let prepared = sqlx::raw_sql(AssertSqlSafe(prepare));
         prepared.execute(&mut connection).await.expect("prepared");
-        let (plan, blocks) = explain(&mut connection, &format!("{name} ({values})")).await;
+        let (plan, blocks) = explain(&mut connection, &format!("{name} ({values}, true)")).await;
         assert!(plan.contains(index) && !plan.contains("Seq Scan"), "{plan}");
         assert!(blocks <= MAX_BLOCKS, "{values}: {blocks} blocks\n{plan}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_orders_of_one_caller_is_for_admins() {
+    let app = TestApp::start().await;
+    let (alice, bob) = (caller(&app, "alice").await, caller(&app, "bob").await);
+    let place = async |key: &str| {
+        let body = json!({"petId": app.pet("a").await});
+        let request = app.anonymous(Method::POST, "/store/order").json(&body);
+        request.header("api_key", key).is(201).await.id()
+    };
+    let (first, second, _) = (place(&alice).await, place(&alice).await, place(&bob).await);
+    let id = app.get("/admin/callers?name=alice").is(200).await.ids()[0];
+    let path = format!("/store/orders?callerId={id}");
+    let list = app.get(&path).is(200).await;
+    assert_eq!(list.ids(), [first, second]);
+    assert_eq!(list.json()[0]["caller"], "alice");
+    let newest = app.get(&format!("{path}&sort=-id&limit=1")).is(200).await;
+    assert_eq!(newest.ids(), [second]);
+    let next = next_path(&app, &newest).expect("another page");
+    assert_eq!(app.get(&next).is(200).await.ids(), [first]);
+    let of_pet = app.get(&format!("{path}&petId=1")).is(200).await;
+    assert_eq!(of_pet.ids(), [first]);
+    assert_eq!(of_pet.json()[0]["caller"], "alice");
+    let none = app.get(&format!("{path}&petId=3")).is(200).await;
+    assert_eq!(none.ids(), [0; 0]);
+    app.with_key(&alice, Method::GET, &path).is(403).await;
+    let response = app.get("/store/orders?callerId=0").await;
+    assert_eq!(response.invalid_fields(), ["callerId"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

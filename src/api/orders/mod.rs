@@ -32,7 +32,7 @@ use crate::{
         },
     },
     domain::{
-        caller::{Caller, Scope, Scopes},
+        caller::{Caller, CallerId, Scope, Scopes},
         change::Initiator,
         id::OrderId,
         order::{Order, Status},
@@ -138,6 +138,7 @@ async fn place(
     params(
         ("status" = Option<Vec<Status>>, Query, description = "Statuses, repeated or separated by commas; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
+        ("callerId" = Option<i64>, Query, description = "Only orders that this caller placed. Only for callers with the scope `admin`.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
         ("sort" = inline(Option<SortParameter>), Query, description = "Order: `id`, which is the default, or `-id` for the largest identifier first."),
         ("limit", Query), ("cursor", Query),
     ),
@@ -154,10 +155,19 @@ async fn list(
         statuses = Status::ALL.to_vec();
     }
     let pet = query.optional(&mut violations, "petId", str::parse);
+    let owner: Option<CallerId> = query.optional(&mut violations, "callerId", str::parse);
     let is_descending = read_sort(&mut violations, &query);
     let window = Window::read(violations, &query)?;
+    let is_administrator = caller.scopes.contains(Scope::Admin);
+    if owner.is_some() && !is_administrator {
+        return Err(Error::Forbidden {
+            needed: Scopes::from_iter([Scope::ReadOrders, Scope::Admin]),
+            missing: Scope::Admin,
+        });
+    }
     let listing = OrderListing {
-        filter: visible(&caller),
+        filter: owner.map(Some).or_else(|| visible(&caller)),
+        names_callers: is_administrator,
         statuses,
         pet,
         is_descending: is_descending.unwrap_or_default(),
@@ -165,7 +175,10 @@ async fn list(
     let read = async |connection: &mut Connection, after, limit| {
         db::orders::list(connection, &listing, after, limit).await
     };
-    let next = ("/store/orders", &["status", "petId", "sort"][..]);
+    let next = (
+        "/store/orders",
+        &["status", "petId", "callerId", "sort"][..],
+    );
     let id = |order: &Order| order.id;
     lists.records(next, &query, window, id, read).await
 }

@@ -59,6 +59,8 @@ pub async fn find(
 pub struct OrderListing {
     /// Owners of the orders that are listed.
     pub filter: OwnerFilter,
+    /// True if the orders have the names of their callers.
+    pub names_callers: bool,
     /// Statuses, any of which an order has.
     pub statuses: Vec<Status>,
     /// Pet of the orders, if it is given.
@@ -87,17 +89,18 @@ pub async fn list(
         .bind(after.map_or(first, OrderId::get))
         .bind(limit)
         .bind(listing.filter.map(owner_column))
-        .bind(listing.pet.map(PetId::get));
+        .bind(listing.pet.map(PetId::get))
+        .bind(listing.names_callers);
     with_timeout(query.fetch_all(connection)).await
 }
 
 /// Query that merges one range of an index per status: of `orders_by_owner` with a condition and an order of the owner, of
 /// `orders_by_status` without.
 macro_rules! list_by_status {
-    ($has_caller:literal, $of_owner:literal, $by_owner:literal, $behind:literal, $up_to:literal, $direction:literal) => {
+    ($of_owner:literal, $by_owner:literal, $behind:literal, $up_to:literal, $direction:literal) => {
         concat!(
             "select ",
-            order_columns!("listed", $has_caller),
+            order_columns!("listed", "$6"),
             " from unnest($1::text[]) as wanted (status)
     cross join lateral (
         select * from orders
@@ -130,7 +133,6 @@ macro_rules! list_by_status {
 macro_rules! list_of_owner {
     ($by_owner:literal, $behind:literal, $up_to:literal, $direction:literal) => {
         list_by_status!(
-            "false",
             "owner = any (array[$4]) and ",
             $by_owner,
             $behind,
@@ -145,7 +147,7 @@ macro_rules! list_of_pet {
     ($behind:literal, $direction:literal) => {
         concat!(
             "select ",
-            order_columns!("orders", "$4::bigint is null"),
+            order_columns!("orders", "$6"),
             " from orders
     where pet_id = $5 and status = any ($1) and id ",
             $behind,
@@ -168,8 +170,8 @@ pub const LISTS_OF_OWNER: [&str; 2] = [
 /// Queries for all orders.
 #[doc(hidden)]
 pub const LISTS_OF_ALL: [&str; 2] = [
-    list_by_status!("true", "", "", ">", "<=", "asc"),
-    list_by_status!("true", "", "", "<", ">=", "desc"),
+    list_by_status!("", "", ">", "<=", "asc"),
+    list_by_status!("", "", "<", ">=", "desc"),
 ];
 
 /// Queries for the orders of a pet.
