@@ -24,7 +24,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 42] = modules![
+const MODULES: [(&str, &str); 45] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -53,9 +53,12 @@ const MODULES: [(&str, &str); 42] = modules![
     "widgets/grid.js",
     "widgets/inventory.js",
     "widgets/limit.js",
+    "widgets/lookup.js",
     "widgets/many.js",
+    "widgets/outdated.js",
     "widgets/overlap.js",
     "widgets/patience.js",
+    "widgets/people.js",
     "widgets/pet_card.js",
     "widgets/pet_form.js",
     "widgets/problem.js",
@@ -81,7 +84,7 @@ pub fn router() -> Router<AppState> {
     let docs = get(async || (StatusCode::SEE_OTHER, [(header::LOCATION, "docs/")]));
     let mut router = Router::new();
     for (path, content) in MODULES {
-        router = router.route(path, own(JAVASCRIPT, content));
+        router = router.route(path, own(JAVASCRIPT, without_comments(content)));
     }
     router
         .route("/", own(HTML, include_str!("console/index.html")))
@@ -102,9 +105,22 @@ pub fn router() -> Router<AppState> {
         )
 }
 
-fn own(media_type: &'static str, content: &'static str) -> MethodRouter<AppState> {
+fn own(media_type: &'static str, content: impl Into<Bytes>) -> MethodRouter<AppState> {
+    let content = content.into();
     // Revalidated, since a new version of the program may change them.
     get(async move || file(media_type, "no-cache", content))
+}
+
+/// Returns a module without the lines of its comments, and without its indentation, which are a fifth of it. The other lines keep their
+/// numbers, which browsers report errors with.
+fn without_comments(module: &str) -> String {
+    let lines = module.lines().map(str::trim_start).map(|line| {
+        let is_comment = ["//", "/**", "*"]
+            .iter()
+            .any(|begin| line.starts_with(begin));
+        if is_comment { "" } else { line }
+    });
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 fn file(media_type: &'static str, caching: &'static str, content: impl Into<Bytes>) -> Response {

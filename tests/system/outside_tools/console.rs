@@ -69,6 +69,10 @@ pub(super) async fn is_accessible(browser: &Browser, name: &str) {
     browser.set_viewport(1280, 800, "light").await;
 }
 
+/// Script that returns the number of buttons to send a failed request again.
+pub(super) const OFFERS_TO_REPEAT: &str =
+    "return document.querySelectorAll('.failure button').length";
+
 /// Checks that a secret is in the session storage of the tab at most: in no cookie, other storage or URL.
 async fn is_kept_in_the_tab_only(browser: &Browser, secret: &str) {
     let stored = "return [document.cookie, localStorage.length, sessionStorage.length]";

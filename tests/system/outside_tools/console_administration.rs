@@ -219,6 +219,44 @@ async fn console_shows_sessions_and_the_record() {
     browser.is_clean(app.address, &[]).await;
 }
 
+/// People have names: in histories, sessions, the list of callers and its search, and the filter of changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_names_people() {
+    let (app, browser, _) = console(&[]).await;
+    let id = app.sign_up("Anna").await;
+    app.sign_up("Annabel").await;
+    let caller = app
+        .get(&format!("/admin/callers?name=user:{id}"))
+        .is(200)
+        .await
+        .ids()[0];
+    let scopes = json!({"scopes": ["read:pets", "write:pets"]});
+    app.patch(&format!("/admin/callers/{caller}"), &scopes)
+        .is(200)
+        .await;
+    let token = app.log_in("anna").await;
+    let pet = app
+        .anonymous(Method::POST, "/pet")
+        .json(&json!({"name": "Rex"}));
+    let pet = pet.bearer_auth(&token).is(201).await.id();
+    enter(&app, &browser, &format!("pets/{pet}"), "Rex").await;
+    browser.until_text("#history [data-title=By]", "Anna").await;
+    show(&browser, "sessions", "Sessions").await;
+    browser.until_text("[data-title=Caller]", "Anna").await;
+    show(&browser, "callers?name=ann", "Callers").await;
+    let names = "[...document.querySelectorAll('[data-title=Name]')].map((it) => it.innerText).sort().join()";
+    browser.until(&format!("{names} === 'Anna,Annabel'")).await;
+    show(&browser, &format!("callers/{caller}"), "Anna").await;
+    show(&browser, "changes", "Changes").await;
+    browser.enter("#actor", &format!("anna{ENTER}")).await;
+    let found = "[...document.querySelectorAll('.rows tbody tr')].map((it) => it.cells[1].innerText + it.cells[2].innerText).join()";
+    browser
+        .until(&format!("{found} === 'pet {pet} createdAnna'"))
+        .await;
+    is_accessible(&browser, "changes-of-a-person").await;
+    browser.is_clean(app.address, &[]).await;
+}
+
 /// A change that is committed between the read of an empty list and the beginning of its stream is shown, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_misses_no_first_change() {

@@ -120,12 +120,20 @@ async fn console_tells_what_is_missing_and_leads_back() {
         .until_text(".uploads", "empty.png: The file is required")
         .await;
 
-    // The grid follows an import, which is one change.
+    // An import, which is one change, throws nobody to the top.
     show(&browser, "pets", "Pets").await;
     let home = Home::on(app.database.url());
     home.write("pets.ndjson", "{\"name\": \"Imported\"}\n");
     home.run(&["import", "pets.ndjson"]).await.is(0);
+    browser
+        .until_text(".outdated", "The list has changed.")
+        .await;
+    browser.until_text("#pets h2", "Rex").await;
+    browser.click(".outdated button").await;
     browser.until_text("#pets h2", "Imported").await;
+    browser
+        .until("!document.querySelector('.outdated').innerText")
+        .await;
 
     let reader = app.make_key("reader", scopes(&[Scope::ReadPets])).await;
     browser.click("#sign-out").await;

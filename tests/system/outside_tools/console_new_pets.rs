@@ -246,6 +246,7 @@ async fn console_takes_pictures_anywhere_on_the_page_of_a_pet() {
 
     // A question takes none.
     browser.click("#delete").await;
+    browser.until_text("dialog h2", "Delete").await;
     let act = "return drop(document.querySelector('dialog'), await transfer('three.png'))";
     assert_eq!(run_with_transfer(&browser, act).await, false);
     until_count(&browser, ".uploads li", 0).await;

@@ -1,4 +1,4 @@
-//! Pets in the console: the grid with its filters, changes as they happen, the page of a pet, and orders.
+//! Pets in the console: the grid with its filters, changes as they happen, and the page of a pet.
 
 use test_support::postgres::run;
 use test_support::*;
@@ -6,13 +6,10 @@ use test_support::*;
 use crate::{
     browser::Browser,
     console::{
-        ENTER, REFUSED, TAB, console, console_with_pet, enter, enter_key, is_accessible, lock_out,
-        show, sign_in, until_place,
+        ENTER, OFFERS_TO_REPEAT, REFUSED, TAB, console, console_with_pet, enter, enter_key,
+        is_accessible, lock_out, show, sign_in, until_place,
     },
 };
-
-/// Script that returns the number of buttons to send a failed request again.
-const OFFERS_TO_REPEAT: &str = "return document.querySelectorAll('.failure button').length";
 
 async fn add_sample_store(app: &TestApp) {
     let request = app.request(Method::POST, "/admin/sample-store");
@@ -139,6 +136,45 @@ async fn console_finds_pets_by_all_filters() {
 }
 
 /// Tags in use are suggested in the filter and in the form of a pet, and others are offered for one that no pet has.
+/// A number finds the pet that has it, too; tags, and the states of the inventory, lead to the pets that have them.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_finds_pets_by_number_and_by_links() {
+    let (app, browser, _) = console(&[]).await;
+    add_pets(&app, 100_000).await;
+    app.database
+        .run("update pets set folded_name = 'pet ' || id")
+        .await;
+    let body = json!({"name": "77 Sunset", "tags": [{"name": "tall & small"}, {"name": "old"}]});
+    let named = app.post("/pet", &body).is(201).await.id();
+    app.patch(&format!("/pet/{named}"), &json!({"status": "sold"}))
+        .is(200)
+        .await;
+    enter(&app, &browser, "pets", "Pets").await;
+    browser.enter("#name", "77").await;
+    until_names(&browser, &["Pet 77", "77 Sunset"]).await;
+    // With the other filters, and only once.
+    browser.click("[name=status][value=sold]").await;
+    until_names(&browser, &["77 Sunset"]).await;
+    app.patch("/pet/77", &json!({"name": "77", "status": "sold"}))
+        .is(200)
+        .await;
+    show(&browser, "account", "Account").await;
+    show(&browser, "pets?name=77&status=sold", "Pets").await;
+    until_names(&browser, &["77", "77 Sunset"]).await;
+    browser.click(".pet:last-child .tag").await;
+    until_place(&browser, "pets?tag=tall+%26+small").await;
+    until_names(&browser, &["77 Sunset"]).await;
+    is_accessible(&browser, "tag-links").await;
+    show(&browser, &format!("pets/{named}"), "77 Sunset").await;
+    browser.click("#tag-list li:last-child a").await;
+    until_place(&browser, "pets?tag=old").await;
+    until_names(&browser, &["77 Sunset"]).await;
+    browser.click("#inventory a.sold").await;
+    until_place(&browser, "pets?status=sold").await;
+    until_cards(&browser, 2).await;
+    browser.is_clean(app.address, &[]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn console_suggests_tags() {
     let (app, browser, _) = console(&[]).await;
@@ -909,165 +945,6 @@ async fn last_url(app: &TestApp, path: &str) -> Value {
     let pet = app.get(path).is(200).await.json();
     let urls = pet["photoUrls"].as_array().expect("an array");
     urls.last().cloned().unwrap_or_default()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn console_places_and_advances_orders() {
-    let (app, browser, id) = console_with_pet(&[]).await;
-    enter(&app, &browser, "orders", "Orders").await;
-    browser.until_text("main", "No orders yet.").await;
-    let place = async || {
-        browser.enter("#pet", &id.to_string()).await;
-        browser.click("main form button").await;
-    };
-    place().await;
-    browser.until_text(".rows", "Order").await;
-    // Fields have the names of the page.
-    browser.enter("#pet", &format!("12{ENTER}")).await;
-    browser.until_text(".failure", "There is no pet 12.").await;
-    // 409: what can be done is in the text.
-    place().await;
-    browser
-        .until_text(".failure", &format!("Pet {id} has an open order"))
-        .await;
-    assert_eq!(browser.run(OFFERS_TO_REPEAT).await, 0);
-    is_accessible(&browser, "orders").await;
-    // A long number stays in one line.
-    let long = json!({"id": 9_007_199_254_740_991_u64, "petId": app.pet("Ada").await});
-    let shopper = scopes(&[Scope::ReadOrders, Scope::WriteOrders]);
-    let shopper = app.make_key("shopper", shopper).await.secret;
-    let request = app.anonymous(Method::POST, "/store/order").json(&long);
-    let placed = request.header("api_key", &shopper).is(201).await.json();
-    browser.run("location.hash = '#/orders?'").await;
-    browser.click("dialog button").await;
-    // The newest is the first one.
-    let number = "document.querySelector('.rows tbody td:first-child')";
-    browser
-        .until(&format!("{number}?.innerText === '9007199254740991'"))
-        .await;
-    let lines = "const range = document.createRange();";
-    let lines =
-        format!("{lines} range.selectNodeContents({number}); return range.getClientRects().length");
-    assert_eq!(browser.run(&lines).await, 1);
-    // The pets have their names; all are read at once, and a deleted one has its number.
-    let names = "[...document.querySelectorAll('.rows tbody tr')].map((it) => it.cells[1].innerText.trim()).join()";
-    browser
-        .until(&format!("{names} === 'A\\nAda,R\\nRex'"))
-        .await;
-    let cells = |title: &str| {
-        format!("[...document.querySelectorAll('[data-title={title}]')].map((it) => it.innerText)")
-    };
-    let callers = browser.run(&format!("return {}", cells("By"))).await;
-    assert_eq!(callers, json!(["shopper", "tester"]));
-    let time = format!(
-        "return {}[0] === new Intl.DateTimeFormat('en-GB', {{ dateStyle: 'medium', timeStyle: 'short' }}).format(new Date({}))",
-        cells("Placed"),
-        placed["createdAt"]
-    );
-    assert_eq!(browser.run(&time).await, true);
-    is_accessible(&browser, "ordered").await;
-    app.delete("/pet/2").is(200).await;
-    browser.choose("#state", "placed").await;
-    browser.click("#order-filters button").await;
-    until_place(&browser, "orders?status=placed").await;
-    browser
-        .until(&format!("{names} === '2 (deleted),R\\nRex'"))
-        .await;
-    show(&browser, "account", "Account").await;
-    browser.run("performance.clearResourceTimings()").await;
-    show(&browser, "orders", "Orders").await;
-    browser
-        .until(&format!("{names} === '2 (deleted),R\\nRex'"))
-        .await;
-    let read = "return performance.getEntriesByType('resource').filter(({ name }) => /pet\\?id=/.test(name)).length";
-    assert_eq!(browser.run(read).await, 1);
-    // The order of a caller that is deleted has no name.
-    let caller = app.get("/admin/callers?name=shopper").is(200).await.ids()[0];
-    app.delete(&format!("/admin/callers/{caller}"))
-        .is(200)
-        .await;
-    browser.run("location.hash = '#/orders?'").await;
-    browser
-        .until(&format!("{}.join() === '–,tester'", cells("By")))
-        .await;
-    show(&browser, "orders?status=approved", "Orders").await;
-    browser.until_text("main", "No order matches.").await;
-    app.delete("/store/order/9007199254740991").is(200).await;
-    browser.run("location.hash = '#/orders'").await;
-    browser
-        .until("document.querySelectorAll('.rows tbody tr').length === 1")
-        .await;
-    for (action, status) in [("Approve", "approved"), ("Deliver", "delivered")] {
-        browser.click(&format!("[aria-label^={action}]")).await;
-        let orders = async || app.get("/store/orders").is(200).await.json()[0]["status"] == status;
-        eventually(orders).await;
-        let shown = format!("document.querySelector('.rows').innerText.includes('{status}')");
-        browser.until(&shown).await;
-    }
-    browser.click("[aria-label^=Delete]").await;
-    browser.click("dialog button").await;
-    browser.until_text("main", "No orders yet.").await;
-    browser.is_clean(app.address, &[REFUSED]).await;
-}
-
-/// The names of pets come when a limit allows it.
-#[tokio::test(flavor = "multi_thread")]
-async fn console_names_the_pets_of_orders_after_a_limit() {
-    let (app, browser, id) = console_with_pet(&[]).await;
-    let order = json!({ "petId": id });
-    app.post("/store/order", &order).is(201).await;
-    sign_in(&browser, &app.key).await;
-    let limited = "const sent = fetch;
-         window.refused = 0;
-         window.fetch = (...request) => {
-             if (!/\\/pet\\?id=/.test(request[0]) || window.refused === 2) return sent(...request);
-             window.refused += 1;
-             const headers = { 'retry-after': '1' };
-             return Promise.resolve(Response.json({ detail: 'limit reached' }, { status: 429, headers }));
-         }";
-    browser.run(limited).await;
-    show(&browser, "orders", "Orders").await;
-    browser.until_text("table.rows tbody .name", "Rex").await;
-    assert_eq!(browser.run("return window.refused").await, 2);
-}
-
-/// A failure is shown where the person looks, also on a phone, and a change of one order leaves the others as they are, and what is typed.
-#[tokio::test(flavor = "multi_thread")]
-async fn console_keeps_the_place_among_orders() {
-    let (app, browser, id) = console_with_pet(&[]).await;
-    let order = json!({ "petId": id });
-    app.post("/store/order", &order).is(201).await;
-    enter(&app, &browser, "orders", "Orders").await;
-    browser.set_viewport(320, 300, "light").await;
-    browser
-        .run("document.querySelector('[aria-label=\"New order\"] button').scrollIntoView({ block: 'start' })")
-        .await;
-    browser.enter("#pet", &format!("{id}{ENTER}")).await;
-    browser
-        .until("document.querySelector('.failure')?.getBoundingClientRect().top >= 0")
-        .await;
-    browser.set_viewport(1280, 800, "light").await;
-    browser
-        .run("window.table = document.querySelector('.rows')")
-        .await;
-    // A double click advances an order once.
-    browser
-        .run(
-            "const button = document.querySelector('[aria-label^=Approve]');
-             button.dispatchEvent(new MouseEvent('click', { detail: 2, bubbles: true }))",
-        )
-        .await;
-    browser.click("[aria-label^=Approve]").await;
-    browser.until("table.innerText.includes('approved')").await;
-    browser
-        .until("document.activeElement.ariaLabel?.startsWith('Deliver')")
-        .await;
-    let kept = "return [document.querySelector('#pet').value, table.isConnected]";
-    assert_eq!(browser.run(kept).await, json!([id.to_string(), true]));
-    browser.click("[aria-label^=Delete]").await;
-    browser.click("dialog button").await;
-    browser.until_text("main", "No orders yet.").await;
-    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 /// A caller with few scopes is shown what it may do, and told of a scope that it has no longer.

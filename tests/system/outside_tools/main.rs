@@ -16,6 +16,7 @@ mod console_administration;
 mod console_edits;
 mod console_keyboard;
 mod console_new_pets;
+mod console_orders;
 mod console_pets;
 mod deployment;
 mod event_sources;

@@ -18,16 +18,17 @@ const DAY = 86_400;
 export async function caller({ id, done, report }) {
   const path = `admin/callers/${encodeURIComponent(id)}`;
   const [stored, usage] = await Promise.all([json("GET", path), json("GET", `${path}/usage`)]);
+  const name = stored.username ?? stored.name;
   const remove = async () => {
     const question = [element("p", {}, "Its keys and clients are deleted too, and so is the account of a user. Orders are kept.")];
-    if (await ask(`Delete ${isolated(stored.name)}?`, question, { Delete: true, Keep: false })) {
+    if (await ask(`Delete ${isolated(name)}?`, question, { Delete: true, Keep: false })) {
       await report(() => send("DELETE", path), () => leaveFor("#/callers"));
     }
   };
   return [
     element("p", {}, element("a", { href: "#/callers" }, "← All callers")),
     element("div", { className: "title" },
-      element("h1", { title: stored.name }, stored.name), stored.disabled && element("strong", { className: "problem" }, "disabled")),
+      element("h1", { title: stored.name }, name), stored.disabled && element("strong", { className: "problem" }, "disabled")),
     element("div", { className: "columns" },
       settings(stored, path, { done, report, remove }),
       element("section", { className: "card", ariaLabel: "Requests" }, element("h2", {}, "Requests by day"), days(usage))),
@@ -52,7 +53,7 @@ function settings(stored, path, { done, report, remove }) {
   };
   const toggle = async () => {
     const question = [element("p", {}, "Its keys, clients and sessions get 401 within a second, until it is enabled again.")];
-    if (!stored.disabled && !(await ask(`Disable ${isolated(stored.name)}?`, question, { Disable: true, Keep: false }))) return;
+    if (!stored.disabled && !(await ask(`Disable ${isolated(stored.username ?? stored.name)}?`, question, { Disable: true, Keep: false }))) return;
     change({ disabled: !stored.disabled });
   };
   return watchEdits(element("form", { id: "caller-form", className: "card", on: { submit } },

@@ -22,7 +22,7 @@ export async function callers({ parameters, report }) {
     next: pages(`admin/callers?${query}`),
     empty: "No caller matches.",
     columns: [
-      ["Name", ({ id, name }) => element("a", { href: `#/callers/${id}` }, nameOf(name))],
+      ["Name", ({ id, name, username }) => element("a", { href: `#/callers/${id}` }, nameOf(username ?? name))],
       ["Plan", ({ plan }) => plan],
       ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
       ["Keys and clients", ({ credentials }) => String(credentials)],

@@ -3,6 +3,7 @@
 import { scopes } from "../api.js";
 import { element, field } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
+import { callerNamed } from "../widgets/people.js";
 import { restoreButton } from "../widgets/undo.js";
 
 export const KINDS = ["pet", "image", "order", "user", "caller", "key", "client", "session", "webhook", "import", "restore"];
@@ -27,12 +28,13 @@ export async function changes({ parameters, signal, done, report }) {
     location.hash = `#/changes?${given([kinds.value, resource.value, actor.value])}`;
   };
   requireKind();
+  const by = isAdmin && value("actor") ? (await callerNamed(value("actor")))?.name ?? value("actor") : value("actor");
   return [
     element("h1", {}, "Changes"),
     element("form", { className: "filters", ariaLabel: "Filters", on: { input: requireKind, submit } },
       field("Kind", kinds), field("Number, of one kind", resource), isAdmin && field("By", actor),
       element("button", { className: "plain" }, "Show")),
-    await changeTable(given([value("kind"), number, value("actor")]), { signal, missed: done, act }),
+    await changeTable(given([value("kind"), number, by]), { signal, missed: done, act }),
   ];
 }
 

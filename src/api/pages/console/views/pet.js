@@ -1,21 +1,21 @@
 // A pet: its pictures, its fields, which can be changed, and its history; and a new pet.
 
 import { json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
-import { element, isolated, keepFocus, nameOf, nameTab, wait } from "../dom.js";
+import { element, isolated, keepFocus, nameOf, nameTab } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 import { pictureText } from "../widgets/change_text.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
 import { hasEdits, leaveFor, mayLoseEdits, watchEdits } from "../widgets/edits.js";
 import { gallery } from "../widgets/gallery.js";
-import { namesOf, petForm } from "../widgets/pet_form.js";
+import { petForm } from "../widgets/pet_form.js";
+import { soon } from "../widgets/patience.js";
 import { loadProblem } from "../widgets/problem.js";
+import { tagLinks } from "../widgets/pet_card.js";
 import { restoreButton, undoButton } from "../widgets/undo.js";
 import { picturesOfNewPet, uploads } from "../widgets/uploads.js";
 import { listPlace } from "./pets.js";
 
-/** Time over which changes by others are collected, and time until they are read again after a failure, in milliseconds. */
-const [COLLECT, AGAIN] = [300, 5_000];
 /** Returns the link to the list, as it was shown last. */
 const BACK = () => element("p", {}, element("a", { href: listPlace }, "← Pets"));
 
@@ -81,7 +81,7 @@ export async function pet({ id, signal, done, report }) {
       element("span", { className: `state ${value.status}` }, value.status));
     fields.replaceChildren(canWrite
       ? petForm(value, save,
-        element("button", { id: "delete", type: "button", className: "plain bad", on: { click: removePet } }, "Delete"))
+        element("button", { id: "delete", type: "button", className: "plain bad", on: { click: () => report(openOrders, deletePet) } }, "Delete"))
       : facts(value));
     if (link) [...title.querySelectorAll("a")].find(({ hash }) => hash === link)?.focus({ preventScroll: true });
     if (focused !== false) document.getElementById(focused || "name")?.focus({ preventScroll: true });
@@ -155,9 +155,18 @@ export async function pet({ id, signal, done, report }) {
     report(() => change("PATCH", mine, version), done, form);
   }
 
-  async function removePet() {
-    const question = [element("p", {}, `${isolated(version.value.name)} and its pictures are deleted for good.`)];
-    if (!(await ask(`Delete ${isolated(version.value.name)}?`, question, { Delete: true, Keep: false }))) return;
+  const openOrders = async () => {
+    if (!granted.includes("read:orders")) return [];
+    const orders = await json("GET", `store/orders?petId=${stored.value.id}&status=placed,approved`);
+    return orders.filter(({ complete }) => !complete);
+  };
+
+  /** Deletes the pet, unless the person keeps it. */
+  async function deletePet(orders) {
+    const name = isolated(version.value.name);
+    const question = [element("p", {}, `${name} and its pictures are deleted for good.`),
+      ...orders.map((order) => element("p", { className: "problem" }, `Order ${order.id} is open. It stays, and can no longer be delivered.`))];
+    if (!(await ask(`Delete ${name}?`, question, { Delete: true, Keep: false }))) return;
     report(() => change("DELETE", undefined, version), (isDeleted) => {
       if (!isDeleted) return refresh();
       leaveFor(listPlace);
@@ -167,7 +176,7 @@ export async function pet({ id, signal, done, report }) {
 
   fill();
   showFields();
-  const changed = collected(refresh, signal);
+  const changed = soon(refresh, signal);
   const drop = canWrite && uploads(stored.value.id, showPictures, signal);
   return [
     BACK(), notice, title,
@@ -181,27 +190,6 @@ export async function pet({ id, signal, done, report }) {
       act: (change) => canWrite && (undoButton(change, report, done) ?? restoreButton(change, report, done)),
     }),
   ];
-}
-
-/** Returns a function that calls `refresh` soon, once for several calls, and again after it fails. */
-function collected(refresh, signal) {
-  let [isChanged, isWaiting] = [false, false];
-  return async () => {
-    isChanged = true;
-    if (isWaiting) return;
-    isWaiting = true;
-    while (isChanged && !signal.aborted) {
-      await wait(COLLECT);
-      // A change that is made here shows its outcome itself.
-      if (document.getElementById("main").inert) continue;
-      isChanged = false;
-      const failure = await refresh().then(() => null, (it) => it);
-      if (failure === null) continue;
-      isChanged = true;
-      await wait(failure.retryAfter * 1_000 || AGAIN);
-    }
-    isWaiting = false;
-  };
 }
 
 const hasSameFields = (one, other) =>
@@ -235,7 +223,7 @@ function keepsMine(method, mine, before, theirs) {
 /** Returns the fields of a pet for callers that cannot change it. */
 function facts({ category, tags }) {
   return element("section", { className: "card", ariaLabel: "Fields" },
-    element("p", {}, `Category: ${category?.name ?? "–"}`), element("p", {}, `Tags: ${namesOf(tags) || "–"}`));
+    element("p", {}, `Category: ${category?.name ?? "–"}`), element("p", {}, "Tags: ", ...tagLinks(tags, ", ")));
 }
 
 /** Returns the history of a pet, which comes when it is there. */

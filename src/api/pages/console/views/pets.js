@@ -5,6 +5,7 @@ import { element, field, nameOf, wait } from "../dom.js";
 import { grid } from "../widgets/grid.js";
 import { STATUSES, inventory } from "../widgets/inventory.js";
 import { manyPets } from "../widgets/many.js";
+import { outdatedNote } from "../widgets/outdated.js";
 import { petCard } from "../widgets/pet_card.js";
 import { isTemporary } from "../widgets/problem.js";
 import { MAX_SUGGESTED, tagSuggestions, tagsThatBegin } from "../widgets/tag_suggestions.js";
@@ -12,6 +13,7 @@ import { MAX_SUGGESTED, tagSuggestions, tagsThatBegin } from "../widgets/tag_sug
 const PAGE = 60;
 /** Maximum number of characters that the service accepts. */
 const MAX_LENGTH = 255;
+const NUMBER = /^[1-9]\d{0,14}$/;
 // In milliseconds.
 /** Time without typing after which a search begins. */
 const PAUSE = 250;
@@ -50,7 +52,7 @@ export async function pets({ signal, parameters, done, report }) {
     listPlace = filters.size > 0 ? `#/pets?${filters}` : "#/pets";
     history.replaceState(history.state, "", listPlace);
     const empty = () => (isFiltered(filters) ? noMatch(filters, search.signal) : emptyStore(granted, done, report));
-    shown = grid({ next: pages(`pet?${queryOf(filters, PAGE)}`, search.signal), card: many ? many.card : petCard, empty, signal: search.signal });
+    shown = grid({ next: matches(filters, search.signal), card: many ? many.card : petCard, empty, signal: search.signal });
     found.replaceChildren(...shown.nodes);
     showCounts();
   }
@@ -96,16 +98,17 @@ export async function pets({ signal, parameters, done, report }) {
     if (isOutdated) await readCounts();
   }
 
+  const [note, showNote] = outdatedNote(() => begin());
   const begin = () => {
     show(filtersOf(form));
     showInventory();
   };
-  if (granted.includes("read:changes")) follow({ changed: collected(isShown, refresh, begin, signal), missed: begin, signal });
+  if (granted.includes("read:changes")) follow({ changed: collected(isShown, refresh, showNote, signal), missed: showNote, signal });
   begin();
   return [
     element("div", { className: "title" }, element("h1", {}, "Pets"),
       granted.includes("write:pets") && element("a", { className: "button", href: "#/pets/new" }, "New pet")),
-    chart, form, many && many.bar, found,
+    chart, form, note, many && many.bar, found,
   ];
 }
 
@@ -132,7 +135,7 @@ function filterForm(parameters, changed) {
   }
 
   const form = element("form", { className: "filters", ariaLabel: "Filters", attributes: { role: "search" } },
-    field("Name begins with", name),
+    field("Beginning of the name, or number", name),
     field("Tag", tag),
     tagSuggestions(tag),
     field("Sort", order),
@@ -169,6 +172,23 @@ function queryOf(filters, limit) {
   return query;
 }
 
+/** Returns a function like that of `pages`. A search for a number also finds the pet that has it, which comes first. */
+function matches(filters, signal) {
+  const next = pages(`pet?${queryOf(filters, PAGE)}`, signal);
+  let number = NUMBER.exec(filters.get("name")?.trim())?.[0];
+  return async () => {
+    if (!number) return next();
+    const query = new URLSearchParams(filters);
+    for (const name of ["name", "sort"]) query.delete(name);
+    query.set("id", number);
+    const numbered = await json("GET", `pet?${query}`, { signal });
+    const others = await next() ?? [];
+    const id = Number(number);
+    number = undefined;
+    return [...numbered, ...others.filter((pet) => pet.id !== id)];
+  };
+}
+
 /** Returns what is shown without a match: for a tag that is not in use, links to others. */
 function noMatch(filters, signal) {
   const tag = filters.get("tag");
@@ -200,7 +220,7 @@ async function otherTags(tag, prefix, signal) {
 
 function isMatch(pet, filters) {
   const [name, tag, statuses] = [filters.get("name") ?? "", filters.get("tag"), filters.getAll("status")];
-  return pet.name.toLowerCase().startsWith(name.toLowerCase())
+  return (pet.name.toLowerCase().startsWith(name.toLowerCase()) || String(pet.id) === name.trim())
     && (tag === null || pet.tags.some((it) => it.name === tag))
     && (statuses.length === 0 || statuses.includes(pet.status));
 }

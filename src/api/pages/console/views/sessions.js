@@ -1,12 +1,14 @@
 // Login sessions of users.
 
 import { pages, send } from "../api.js";
-import { element, formatTime, nameOf } from "../dom.js";
+import { element, formatTime } from "../dom.js";
+import { people } from "../widgets/people.js";
 import { rows } from "../widgets/rows.js";
 
 const PAGE = 50;
 
-export async function sessions({ report }) {
+export async function sessions({ signal, report }) {
+  const by = await people(signal);
   const end = (session, change) =>
     report(() => send("DELETE", `admin/sessions/${session.id}`), () => change({ ...session, revokedAt: Date.now() }));
   return [element("h1", {}, "Sessions"), await rows({
@@ -15,7 +17,7 @@ export async function sessions({ report }) {
     empty: "No user is logged in.",
     columns: [
       ["Session", ({ id }) => String(id)],
-      ["Caller", ({ caller, callerId }) => element("a", { href: `#/callers/${callerId}` }, nameOf(caller))],
+      ["Caller", ({ caller, callerId }) => element("a", { href: `#/callers/${callerId}` }, by(caller))],
       ["Since", ({ createdAt }) => formatTime(createdAt)],
       ["Until", ({ revokedAt, expiresAt }) => (revokedAt ? `ended ${formatTime(revokedAt)}` : formatTime(expiresAt))],
       ["", (session, change) => !session.revokedAt

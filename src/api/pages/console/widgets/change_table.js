@@ -1,17 +1,19 @@
 // Changes as a table, which new ones are added to: when, what and by whom.
 
 import { changePages, follow } from "../api.js";
-import { element, formatTime, long, nameOf } from "../dom.js";
+import { element, formatTime, long } from "../dom.js";
 import { changeText } from "./change_text.js";
+import { people } from "./people.js";
 import { rows } from "./rows.js";
 
 /**
  * Returns the table of the changes with these filters. It follows the record until `signal` is aborted: calls `changed` for each new
  * change, and `missed` if some were lost. `act` returns a button for a change, or null.
  */
-export function changeTable(filters, { signal, changed = () => {}, missed, act = () => null }) {
+export async function changeTable(filters, { signal, changed = () => {}, missed, act = () => null }) {
+  const by = await people(signal);
   const next = changePages(filters);
-  const loaded = ([newest], put) => follow({
+  const loaded = ([newest], { put }) => follow({
     filters,
     // Behind an empty list, everything is new: also what came before the stream was open.
     last: newest?.position ?? (next.isLast() ? "0" : undefined),
@@ -30,7 +32,7 @@ export function changeTable(filters, { signal, changed = () => {}, missed, act =
     columns: [
       ["Time", ({ at }) => formatTime(at)],
       ["What", ({ kind, resource, action }) => [link(kind, resource), ` ${action}`]],
-      ["By", ({ actor }) => nameOf(actor ?? "–")],
+      ["By", ({ actor }) => by(actor)],
       ["Facts", (change) => [long(changeText(change)), " ", act(change)]],
       ["Request", ({ requestId }) => element("code", {}, requestId ?? "–")],
     ],

@@ -22,5 +22,5 @@ export function inventory(counts, isPartShown) {
     element("figcaption", { className: "legend" },
       isPartShown && element("span", { className: "quiet" }, "Whole store:"),
       ...STATUSES.map((status) =>
-        element("span", { className: `state ${status}` }, `${formatNumber(counts[status] ?? 0)} ${status}`))));
+        element("a", { className: `state ${status}`, href: `#/pets?status=${status}` }, `${formatNumber(counts[status] ?? 0)} ${status}`))));
 }

@@ -155,7 +155,9 @@ export function manyPets({ list, query, changed, gone, signal }) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const targets = [...chosen.values()];
-    const question = [element("p", {}, "They are deleted with their pictures. You can restore the pets, but not the pictures.")];
+    const pending = targets.filter((pet) => pet.status === "pending").length;
+    const question = [element("p", {}, "They are deleted with their pictures. You can restore the pets, but not the pictures."),
+      pending > 0 && element("p", { className: "problem" }, `Pending: ${pending}. Their open orders stay, and can no longer be delivered.`)].filter(Boolean);
     if (act.value === "Delete" && !(await ask(`Delete ${targets.length} pets?`, question, { Delete: true, Keep: false }))) return;
     const [, make] = acts[act.value];
     const done = await forEach(targets, make());

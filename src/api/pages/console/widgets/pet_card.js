@@ -6,13 +6,22 @@ import { pictureId, pictureSource } from "../pictures.js";
 const WIDTH = 384;
 
 export function petCard(pet) {
-  const kinds = [pet.category, ...pet.tags].map((it) => it?.name).filter(Boolean).join(" · ");
+  const { category, tags } = pet;
+  const kinds = [category, ...tags].map((it) => it?.name).filter(Boolean).join(" · ");
   return element("li", { className: "pet" },
     element("div", { className: "picture" }, thumbnail(pet)),
     element("div", { className: "facts" },
       element("h2", {}, element("a", { href: `#/pets/${pet.id}`, title: pet.name }, pet.name)),
       element("span", { className: `state ${pet.status}` }, pet.status)),
-    element("p", { className: "quiet", title: kinds }, kinds));
+    element("p", { className: "quiet", title: kinds },
+      ...(category?.name ? [category.name, tags.length > 0 && " · "] : []).filter(Boolean), ...tagLinks(tags, " · ")));
+}
+
+/** Returns links to the pets with each of these tags. A tag may have no name. */
+export function tagLinks(tags, separator) {
+  const named = tags.map(({ name }) => name).filter(Boolean);
+  return named.flatMap((tag, place) => [
+    place > 0 ? separator : "", element("a", { className: "tag", href: `#/pets?${new URLSearchParams({ tag })}` }, tag)]);
 }
 
 /** Returns the thumbnail of a pet, or its initial. */

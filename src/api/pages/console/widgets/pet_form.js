@@ -44,6 +44,3 @@ export function petForm(pet, submit, ...actions) {
 }
 
 const isSame = (one, other) => one.length === other.length && one.every((it, place) => it === other[place]);
-
-/** Returns the names of tags as one text. */
-export const namesOf = (tags) => tags.map(({ name }) => name).filter(Boolean).join(", ");

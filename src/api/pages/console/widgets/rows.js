@@ -9,8 +9,8 @@ const MARKED = 4_000;
 /**
  * Returns the table of the items that `next` returns, page by page, until it returns null. `columns` are pairs of a title and a
  * function that returns the content of a cell. The function gets the item, and another one that shows the changed item in its row, or
- * removes the row of one that is gone. `empty` is the text of an empty list. `loaded` gets the first page, and a function that
- * puts a new item before the others, and marks it for a moment.
+ * removes the row of one that is gone. `empty` is the text of an empty list. `loaded` gets the first page, and functions: `put`
+ * puts a new item before the others, and marks it for a moment; `get` returns the shown item with an id, `{ item, change }`.
  */
 export async function rows({ name, next, columns, empty, loaded = () => {} }) {
   const body = element("tbody", { role: "rowgroup" });
@@ -24,6 +24,7 @@ export async function rows({ name, next, columns, empty, loaded = () => {} }) {
     body);
   const none = element("p", { className: "quiet" }, empty);
   const list = element("div", {});
+  const shownItems = new Map();
   let isLoading = false;
 
   function row(item) {
@@ -34,11 +35,14 @@ export async function rows({ name, next, columns, empty, loaded = () => {} }) {
 
   function fill(made, item) {
     const change = (changed) => {
+      if (JSON.stringify(changed) === JSON.stringify(shownItems.get(item.id)?.item)) return;
+      shownItems.delete(item.id);
       if (changed) fill(made, changed);
       else made.remove();
       show();
       keepFocus((changed && made.querySelector("button")) ?? table);
     };
+    shownItems.set(item.id, { item, change });
     made.replaceChildren(...columns.map(([title, cell]) =>
       element("td", { role: "cell", attributes: { "data-title": title } }, ...[cell(item, change)].flat().filter(Boolean))));
   }
@@ -83,6 +87,6 @@ export async function rows({ name, next, columns, empty, loaded = () => {} }) {
   }
 
   const content = element("div", {}, list, end);
-  loaded(await load(), put);
+  loaded(await load(), { put, get: (id) => shownItems.get(id) });
   return content;
 }

@@ -1,6 +1,7 @@
 // Tags of a pet: each one can be removed, and an input adds one.
 
 import { element, field } from "../dom.js";
+import { tagLinks } from "./pet_card.js";
 import { tagSuggestions } from "./tag_suggestions.js";
 
 const MAX_LENGTH = 255;
@@ -20,7 +21,7 @@ export function tagField(tags) {
     const button = element("button", {
       type: "button", className: "plain", value: tag.name, ariaLabel: `Remove tag ${tag.name}`, on: { click: () => remove(tag) },
     }, "✕");
-    return element("li", {}, element("span", { title: tag.name }, tag.name), button);
+    return element("li", {}, element("span", { title: tag.name }, ...tagLinks([tag])), button);
   }
 
   function remove(tag) {
