@@ -172,10 +172,12 @@ fn check_caller_name(name: &str) -> Result<(), Invalid> {
 fn canonical_name(name: &str) -> Result<String, Invalid> {
     check_caller_name(name)?;
     let canonical = UsernameCasePreserved::enforce(name).map_err(|_| {
-        Invalid::because(
-            "must consist of letters, digits and ASCII symbols, without spaces and invisible or bidirectional characters \
-             (RFC 8265)",
-        )
+        let reason = if name.contains(' ') {
+            "must have no spaces; a hyphen, a dot or an underscore can take their place"
+        } else {
+            "must consist of letters, digits and ASCII symbols, without invisible or bidirectional characters"
+        };
+        Invalid::because(reason)
     })?;
     if !canonical.is_single_script() {
         return Err(Invalid::because(

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - All content comes from this service, and their content security policy forbids any other.
-//! - The console keeps a credential in the session storage of its tab only. `/docs` stores none.
+//! - The console keeps a credential in the session storage of its tabs only, which give it to one another. `/docs` stores none.
 
 use std::{borrow::Cow, sync::Arc};
 

@@ -82,6 +82,18 @@ impl Browser {
         self.post("/refresh", &json!({})).await;
     }
 
+    /// Returns the handles of the open tabs.
+    pub async fn tabs(&self) -> Vec<Value> {
+        let request = self.client.get(format!("{}/window/handles", self.url));
+        let handles = request.is(200).await.json()["value"].take();
+        handles.as_array().expect("handles").clone()
+    }
+
+    /// Runs commands in another tab from now on.
+    pub async fn switch_to(&self, tab: &Value) {
+        self.post("/window", &json!({ "handle": tab })).await;
+    }
+
     /// Sets the size of the page and the preferred colour scheme.
     pub async fn set_viewport(&self, width: u32, height: u32, scheme: &str) {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });

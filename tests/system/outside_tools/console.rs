@@ -278,9 +278,7 @@ async fn console_reports_errors() {
         request.await;
     }
     browser.click(".title button").await;
-    browser
-        .until_text("main", "Limit reached: limits; retry in ")
-        .await;
+    browser.until_text("main", "Limit reached: limits.").await;
     browser.until_text("main", "Trying again in ").await;
     // A key that ends while it is in use.
     let revoke =

@@ -1,12 +1,12 @@
 //! Administration in the console: callers, keys, sessions, and the record of changes.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use test_support::*;
 
 use crate::{
     browser::Browser,
-    console::{ENTER, ESCAPE, console, enter, is_accessible, show},
+    console::{ENTER, ESCAPE, REFUSED, console, enter, is_accessible, show},
 };
 
 const BACKSPACE: &str = "\u{E003}";
@@ -30,7 +30,7 @@ async fn secret(browser: &Browser) -> String {
 
 /// Waits until the table of keys contains a text: the view is shown again after each change.
 async fn until_keys(browser: &Browser, text: &str) {
-    let contains = format!("document.querySelector('.rows').innerText.includes('{text}')");
+    let contains = format!("document.querySelector('.rows')?.innerText.includes('{text}')");
     browser.until(&contains).await;
 }
 
@@ -78,7 +78,7 @@ async fn console_administers_callers_and_keys() {
     browser.click("[aria-label^=Rotate]").await;
     browser.click("dialog button:nth-child(3)").await;
     let second = secret(&browser).await;
-    until_keys(&browser, "until").await;
+    until_keys(&browser, "expired").await;
     eventually(async || status(&app, &first).await == 401).await;
     assert_eq!(status(&app, &second).await, 404);
     is_accessible(&browser, "caller").await;
@@ -151,9 +151,7 @@ async fn console_administers_callers_and_keys() {
     browser
         .until_text(".failure", "This would leave no administrator")
         .await;
-    browser
-        .is_clean(app.address, &[crate::console::REFUSED])
-        .await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -387,9 +385,7 @@ async fn console_manages_webhooks() {
     browser.click("dialog button").await;
     browser.until_text("h1", "Webhooks").await;
     app.get("/admin/webhooks/1").is(404).await;
-    browser
-        .is_clean(app.address, &[crate::console::REFUSED])
-        .await;
+    browser.is_clean(app.address, &[REFUSED]).await;
 }
 
 /// All deliveries that were given up are sent again at once; those that wait are not among them.
@@ -420,5 +416,146 @@ async fn console_sends_given_up_deliveries_again() {
         .until_text("#announcement", "1 delivery is sent again.")
         .await;
     eventually(async || receiver.accepted().len() == 2).await;
+    browser.is_clean(app.address, &[]).await;
+}
+
+/// An account for staff is made under Callers, with its scopes; it can sign in at once. The refusal of a name tells what is wrong with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_makes_staff_accounts() {
+    let (app, browser, _) = console(&[]).await;
+    enter(&app, &browser, "callers", "Callers").await;
+    browser.click("details:last-of-type summary").await;
+    is_accessible(&browser, "new-staff").await;
+    for (name, refusal) in [
+        ("Partner GmbH", "Username must have no spaces;"),
+        ("berta", "Berta"),
+    ] {
+        browser
+            .run("document.querySelector('#username').value = ''")
+            .await;
+        browser.enter("#username", name).await;
+        browser
+            .run("document.querySelector('#password').value = 'correct horse battery'")
+            .await;
+        if name != "berta" {
+            browser.click("#new-staff button").await;
+            browser.until_text(".failure", refusal).await;
+            continue;
+        }
+        browser.click("#new-staff [value='write:orders']").await;
+        browser.click("#new-staff button").await;
+        browser.until_text("h1", name).await;
+    }
+    let berta = app.get("/admin/callers?name=berta").is(200).await.json();
+    assert_eq!(
+        [&berta[0]["plan"], &berta[0]["scopes"]],
+        [
+            &json!("pro"),
+            &json!(["read:pets", "write:pets", "read:orders", "read:changes"])
+        ]
+    );
+    browser.click("#sign-out").await;
+    browser.until_text("h1", "Sign in").await;
+    browser.enter("#username", "berta").await;
+    browser
+        .enter("#password", &format!("correct horse battery{ENTER}"))
+        .await;
+    browser
+        .until_text("main", "The scope admin is required.")
+        .await;
+    browser.is_clean(app.address, &[REFUSED]).await;
+}
+
+/// What a partner needs is copied from one dialog: the key and its address; the secret of a client, its name, and where tokens are.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_hands_over_keys_and_clients() {
+    let (app, browser, _) = console(&[]).await;
+    enter(&app, &browser, "callers/1", "tester").await;
+    browser
+        .run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+        .await;
+    browser.click("[aria-label=Keys] summary").await;
+    browser.click("#new-key button").await;
+    let key = browser.text(".secret").await;
+    let address = format!("http://{}/api/v3", app.address);
+    is_accessible(&browser, "handed-over-key").await;
+    for (label, text) in [
+        ("Copy: Address", address.clone()),
+        (
+            "Copy: To try it",
+            format!("curl -H 'api_key: {key}' '{address}/limits'"),
+        ),
+    ] {
+        browser.click(&format!("[aria-label='{label}']")).await;
+        browser
+            .until(&format!("window.copied === {}", json!(text)))
+            .await;
+    }
+    // The curl line has the key, so it is not lost.
+    browser.click("dialog form button").await;
+    browser.until("!document.querySelector('dialog')").await;
+    browser.click("[aria-label=Clients] summary").await;
+    browser.click("#new-client button").await;
+    browser.until_text("dialog h2", "The secret of pic_").await;
+    browser.click("[aria-label='Copy: To get a token']").await;
+    let line = "return window.copied";
+    let line = browser.run(line).await;
+    let line = line.as_str().expect("a line");
+    let output = tokio::process::Command::new("sh")
+        .args(["-c", line])
+        .output()
+        .await;
+    let output = output.expect("curl");
+    let token: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(token["access_token"].is_string(), "{line}: {token}");
+    browser.click("dialog form button").await;
+    // A key that was replaced at once is over.
+    browser
+        .click("[aria-label=Keys] tr:last-child [aria-label^=Rotate]")
+        .await;
+    browser.click("dialog button:nth-child(3)").await;
+    secret(&browser).await;
+    until_keys(&browser, "expired").await;
+    browser.is_clean(app.address, &[]).await;
+}
+
+/// The page of a webhook shows what happens to its deliveries, and the list shows a receiver that fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_follows_deliveries() {
+    let allow_private = ("PET_INVENTORY__WEBHOOKS__ALLOW_PRIVATE", "true");
+    let (app, browser, _) = console(&[allow_private]).await;
+    let is_up = Arc::new(AtomicBool::new(false));
+    let status = is_up.clone();
+    let respond = move |_: &Message, _| if status.load(Relaxed) { 204 } else { 503 };
+    let in_an_hour = |status| ResponseTemplate::new(status).insert_header("retry-after", "3600");
+    let receiver = Receiver::with_responses(respond, in_an_hour).await;
+    let webhook = json!({"url": receiver.url(), "kinds": ["order"]});
+    app.post("/admin/webhooks", &webhook).is(201).await;
+    enter(&app, &browser, "webhooks/1", "Webhook 1").await;
+    browser.until_text("#deliveries", "None:").await;
+    place_order(&app, 900).await;
+    let failed = "document.querySelector('#deliveries').innerText.includes('503') && document.querySelector('#attempts').innerText.includes('503')";
+    browser.until(failed).await;
+    // With its seconds.
+    let time = "return /\\d\\d:\\d\\d:\\d\\d/.test(document.querySelector('#attempts [data-title=Time]').innerText)";
+    assert_eq!(browser.run(time).await, true);
+    app.database
+        .run("update webhook_retries set position = position - 7200 * 1000000::bigint")
+        .await;
+    show(&browser, "webhooks", "Webhooks").await;
+    browser
+        .until_text("[data-title='Late by'] .problem", "2 h ")
+        .await;
+    is_accessible(&browser, "late-webhook").await;
+    app.database
+        .run("update webhook_retries set position = position + 7200 * 1000000::bigint")
+        .await;
+    is_up.store(true, Relaxed);
+    show(&browser, "webhooks/1", "Webhook 1").await;
+    browser.click("[aria-label^='Send again']").await;
+    browser
+        .until("document.querySelector('#attempts').innerText.includes('accepted with status 204')")
+        .await;
+    browser.until_text("#deliveries", "None:").await;
     browser.is_clean(app.address, &[]).await;
 }

@@ -316,7 +316,7 @@ async fn console_loses_nothing_at_a_limit() {
 
     browser.enter("#name", &format!("Max{ENTER}")).await;
     browser
-        .until_text(".failure", "Limit reached: minute; retry in ")
+        .until_text(".failure", "Limit reached: minute.")
         .await;
     browser
         .until_text(".failure", "You can try again in ")

@@ -18,6 +18,7 @@ mod console_keyboard;
 mod console_new_pets;
 mod console_orders;
 mod console_pets;
+mod console_place;
 mod deployment;
 mod event_sources;
 mod haproxy;

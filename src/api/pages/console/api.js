@@ -4,12 +4,18 @@ import { wait } from "./dom.js";
 import { message } from "./wording.js";
 
 const BASE = new URL("api/v3/", document.baseURI);
+/** Address of the API, as people write it. */
+export const ADDRESS = BASE.href.replace(/\/$/, "");
 const CREDENTIAL = "credential";
+/** Tabs of this browser give their credential to new ones, and sign out together. No storage holds it longer than they are open. */
+const tabs = new BroadcastChannel(CREDENTIAL);
 const NO_RESPONSE = "The server did not respond. Check the network, and try again.";
 /** Number of changes in a page, and maximum number of responses that are read for it. */
 const [CHANGES, MAX_RESPONSES] = [50, 10];
 // In milliseconds.
 const TIMEOUT = 15_000;
+/** Time in which another tab answers. */
+const ANSWER = 200;
 /** Time after which a stream of changes is opened again, which doubles up to the longest one. */
 const [SHORTEST_PAUSE, LONGEST_PAUSE] = [1_000, 60_000];
 /** Time without an event after which a stream is dead: the service sends one every 15 s. */
@@ -45,6 +51,27 @@ export function keep(credential) {
   else sessionStorage.removeItem(CREDENTIAL);
 }
 
+tabs.addEventListener("message", ({ data: { wanted, ended } }) => {
+  const current = credential();
+  if (wanted && current) tabs.postMessage({ given: current });
+  if (ended && current?.value === ended) end();
+});
+
+/** Takes the credential of another tab, if one is signed in. */
+export async function keepOfOtherTab() {
+  const answered = new Promise((resolve) => {
+    tabs.addEventListener("message", ({ data: { given } }) => given && resolve(given));
+  });
+  tabs.postMessage({ wanted: true });
+  keep(await Promise.race([answered, wait(ANSWER)]) ?? null);
+}
+
+/** Forgets a credential that is no longer valid. */
+function end() {
+  keep(null);
+  window.dispatchEvent(new Event("signed-out"));
+}
+
 /** Returns a new value of `idempotencyKey`, with which a repeated POST has one effect. */
 export function newIdempotencyKey() {
   return [...crypto.getRandomValues(new Uint32Array(4))].join("-");
@@ -73,6 +100,7 @@ export async function send(method, path, { body, ifMatch, idempotencyKey, as = c
       signal: AbortSignal.any([AbortSignal.timeout(TIMEOUT), ...(signal ? [signal] : [])]),
     });
   } catch {
+    if (!signal?.aborted) tellOutage();
     throw new Failure(NO_RESPONSE);
   } finally {
     count(-1);
@@ -81,6 +109,9 @@ export async function send(method, path, { body, ifMatch, idempotencyKey, as = c
   const problem = await response.json().catch(() => ({}));
   throw refused(problem, response.status, response.headers.get("retry-after"), as, body);
 }
+
+/** The state of the service is asked for at once, and not only every few seconds. */
+const tellOutage = () => window.dispatchEvent(new Event("outage"));
 
 /** Counts a request that begins or ends. The page tells while one takes long. */
 function count(change) {
@@ -92,10 +123,8 @@ function count(change) {
 function refused(problem, status, retryAfter, as, body) {
   // The scopes may have changed.
   if (status === 403) known = {};
-  if (status === 401 && as && as.value === credential()?.value) {
-    keep(null);
-    window.dispatchEvent(new Event("signed-out"));
-  }
+  if (status === 401 && as && as.value === credential()?.value) end();
+  if (status === 503) tellOutage();
   return new Failure(message(problem, status, body), status, status === 429 ? Number(retryAfter) : 0);
 }
 
@@ -261,7 +290,8 @@ export async function logIn(username, password) {
 export function signOut() {
   const current = credential();
   keep(null);
-  if (current?.isSession) send("GET", "user/logout", { as: current }).catch(() => {});
+  tabs.postMessage({ ended: current.value });
+  if (current.isSession) send("GET", "user/logout", { as: current }).catch(() => {});
 }
 
 /** Returns true if this page may use the public demo keys. */

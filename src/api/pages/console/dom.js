@@ -57,6 +57,11 @@ const times = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle:
 /** Formats a time in the zone of the browser. */
 export const formatTime = (time) => times.format(new Date(time));
 
+const exactTimes = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+/** Formats a time with its seconds. */
+export const formatExactTime = (time) => exactTimes.format(new Date(time));
+
 /** Waits for some milliseconds. */
 export const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
 

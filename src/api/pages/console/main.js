@@ -1,6 +1,6 @@
 // The frame: which view is shown, its place in the fragment of the URL, and the state of the service.
 
-import { credential, readiness, scopes, signOut } from "./api.js";
+import { credential, keepOfOtherTab, readiness, scopes, signOut } from "./api.js";
 import { element, keepFocus, nameTab, wait } from "./dom.js";
 import { account } from "./views/account.js";
 import { caller } from "./views/caller.js";
@@ -13,7 +13,7 @@ import { sessions } from "./views/sessions.js";
 import { signIn } from "./views/sign_in.js";
 import { webhook } from "./views/webhook.js";
 import { webhooks } from "./views/webhooks.js";
-import { announce } from "./widgets/announcement.js";
+import { announce, leaveAnnouncement } from "./widgets/announcement.js";
 import { ask } from "./widgets/dialog.js";
 import { hasEdits, mayLoseEdits, stateOf, watchEdits } from "./widgets/edits.js";
 import { loadProblem, problem } from "./widgets/problem.js";
@@ -47,9 +47,9 @@ const signOutButton = document.getElementById("sign-out");
 let shown = new AbortController();
 /** Fragment of the view that is shown. */
 let shownHash = location.hash;
-/** Number of the entry of the history that is shown, and how far the others were scrolled when they were left. */
+/** Number of the entry of the history that is shown, and where the others were left: their fragments, and how far they were scrolled. */
 let entry = 0;
-const positions = new Map();
+let positions = new Map();
 /** True while the person is asked about edits before another entry is shown. */
 let isAsking = false;
 
@@ -166,6 +166,8 @@ function reporter(signal, again) {
       main.prepend(shown);
       shown.scrollIntoView({ block: "nearest" });
     }
+    // It may have been made again.
+    if (!focused.isConnected && focused.id) document.getElementById(focused.id)?.focus({ preventScroll: true });
     focusAgain(focused);
   };
 }
@@ -187,14 +189,25 @@ async function showPlace() {
   if (reached === entry) return;
   if (!canLeave) return history.go(entry - reached);
   const left = shownHash;
-  positions.set(entry, scrollY);
+  positions.set(entry, { hash: left, position: scrollY });
+  leaveAnnouncement();
   scrollTo(0, 0);
   const showing = show();
   const { signal } = shown;
   await showing;
   // A link may lead to a field of a form.
   if (!signal.aborted) main.querySelector("[data-focus]")?.focus();
-  if (positions.has(entry) && !signal.aborted) returnTo(positions.get(entry), left, signal);
+  if (positions.has(entry) && !signal.aborted) returnTo(positions.get(entry).position, left, signal);
+}
+
+/** Goes back to the list that a link leads to, if it was shown before: with its filters, and at its place. */
+function goBack(event) {
+  const link = event.target.closest("a.back");
+  const list = ({ hash }) => hash.split("?")[0];
+  const before = link && [...positions].filter(([number, place]) => number < entry && list(place) === list(link)).map(([number]) => number);
+  if (!before?.length || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  history.go(Math.max(...before) - entry);
 }
 
 /** Scrolls to where the person was before, and gives the focus to the link to the place `left`, unless the person goes on meanwhile. */
@@ -226,6 +239,15 @@ async function showReadiness() {
   status.textContent = status.title = text;
 }
 
+/** Shows the first view: after a reload, where it was; in a new tab, with the credential of another one. */
+async function begin() {
+  const { positions: left, position } = history.state ?? {};
+  if (left) positions = left;
+  if (!credential() && !history.state) await keepOfOtherTab();
+  await show();
+  if (position) returnTo(position, "", shown.signal);
+}
+
 views.append(...Object.entries(VIEWS).map(([name, { title }]) => element("a", { href: `#/${name}` }, title)));
 signOutButton.addEventListener("click", async () => {
   if (!(await mayLoseEdits())) return;
@@ -247,15 +269,21 @@ for (const event of ["dragover", "drop"]) {
 }
 history.scrollRestoration = "manual";
 addEventListener("hashchange", showPlace);
+addEventListener("click", goBack);
 // Two entries of the history may have the same fragment.
 addEventListener("popstate", showPlace);
-addEventListener("beforeunload", (event) => hasEdits() && event.preventDefault());
+addEventListener("beforeunload", (event) => {
+  // At the end of the page, it is too late.
+  history.replaceState({ entry, positions, position: scrollY }, "");
+  if (hasEdits()) event.preventDefault();
+});
 addEventListener("signed-out", async () => {
   const question = [element("p", {}, "Your key or session is no longer valid. What is not saved is lost when you sign in again: copy it first.")];
   if (hasEdits() && !(await ask("You are signed out", question, { "Sign in again": true, "Back to the form": false }))) return;
   show("Your key or session is no longer valid. Sign in again.");
 });
 document.addEventListener("visibilitychange", showReadiness);
+addEventListener("outage", showReadiness);
 setInterval(showReadiness, READINESS_EACH);
 showReadiness();
-show();
+begin();

@@ -33,12 +33,14 @@ export function message({ detail, errors = [] }, status, body) {
   const text = errors.length > 0
     ? errors.map((error) => invalid(error, body)).join("; ")
     : detail ?? `The server responded with ${status}`;
-  return sentence(withSizes(text));
+  // The page counts the time down.
+  return sentence(withSizes(text.replace(/; retry in \d+ s$/, "")));
 }
 
 function invalid({ field, reason }, body) {
   if (field === "petId" && reason.includes("existing pet")) return `There is no pet ${body.petId}`;
-  const [first] = field.split(/[.[]/);
+  // The first one of a list is the only one.
+  const [first] = field.replace(/^\[0\]\./, "").split(/[.[]/);
   return `${Object.hasOwn(NAMES, first) ? NAMES[first] : field} ${reason}`;
 }
 

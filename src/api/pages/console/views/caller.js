@@ -1,6 +1,6 @@
 // A caller: its plan and scopes, its keys and clients, and its requests by day.
 
-import { json, pages, send } from "../api.js";
+import { ADDRESS, json, pages, send } from "../api.js";
 import { element, field, formatTime, isolated, nameOf } from "../dom.js";
 import { announce } from "../widgets/announcement.js";
 import { days } from "../widgets/days.js";
@@ -26,7 +26,7 @@ export async function caller({ id, done, report }) {
     }
   };
   return [
-    element("p", {}, element("a", { href: "#/callers" }, "← All callers")),
+    element("p", {}, element("a", { className: "back", href: "#/callers" }, "← All callers")),
     element("div", { className: "title" },
       element("h1", { title: stored.name }, name), stored.disabled && element("strong", { className: "problem" }, "disabled")),
     element("div", { className: "columns" },
@@ -59,7 +59,7 @@ function settings(stored, path, { done, report, remove }) {
   return watchEdits(element("form", { id: "caller-form", className: "card", on: { submit } },
     field("Plan", plan), boxes,
     element("div", { className: "choices" },
-      element("button", {}, "Save"),
+      element("button", { id: "save" }, "Save"),
       element("button", { id: "toggle", type: "button", className: "plain", on: { click: toggle } }, stored.disabled ? "Enable" : "Disable"),
       element("button", { id: "delete", type: "button", className: "plain bad", on: { click: remove } }, "Delete"))));
 }
@@ -70,9 +70,10 @@ const isOver = ({ revokedAt, expiresAt }) => revokedAt || (expiresAt && new Date
 const COLUMNS = [
   ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
   ["Created", ({ createdAt }) => formatTime(createdAt)],
-  ["Last use", ({ lastUsedAt }) => (lastUsedAt ? formatTime(lastUsedAt) : "never")],
+  ["Last use, written once a minute", ({ lastUsedAt }) => (lastUsedAt ? formatTime(lastUsedAt) : "never")],
   ["Valid", ({ revokedAt, expiresAt }) => {
     if (revokedAt) return `revoked ${formatTime(revokedAt)}`;
+    if (isOver({ expiresAt })) return `expired ${formatTime(expiresAt)}`;
     return expiresAt ? `until ${formatTime(expiresAt)}` : "without end";
   }],
 ];
@@ -87,7 +88,7 @@ function keyTable(path, done, report) {
     if (overlap === undefined) return;
     await report(async () => {
       const { key } = await json("POST", `admin/keys/${id}/rotate`, { body: { overlap } });
-      await showSecret("The new key", key);
+      await showKey("The new key", key);
     }, done);
   };
   const button = (text, key, act, more = "") =>
@@ -105,6 +106,10 @@ function keyTable(path, done, report) {
   });
 }
 
+/** Shows a key with what its user needs besides. */
+const showKey = (title, key) =>
+  showSecret(title, key, { Address: ADDRESS, "To try it": `curl -H 'api_key: ${key}' '${ADDRESS}/limits'` });
+
 function newKey(stored, path, done, report) {
   const [boxes, chosen] = scopeBoxes(stored.scopes, stored.scopes);
   const name = element("input", { id: "key-name", maxLength: 100, autocomplete: "off" });
@@ -115,7 +120,7 @@ function newKey(stored, path, done, report) {
     report(async () => {
       const { key } = await json("POST", `${path}/keys`, { body: { name: name.value.trim() || undefined, scopes: chosen(), expiresIn } });
       watchEdits(event.target);
-      await showSecret("The key", key);
+      await showKey("The key", key);
     }, done, event.target);
   };
   return element("details", {}, element("summary", {}, "New key"),
@@ -149,7 +154,10 @@ function newClient(stored, path, done, report) {
     report(async () => {
       const created = await json("POST", `${path}/clients`, { body: { scopes: chosen() } });
       watchEdits(event.target);
-      await showSecret(`The secret of ${created.client_id}`, created.client_secret);
+      const { client_id: name, client_secret: secret } = created;
+      const tokens = `${ADDRESS}/oauth/token`;
+      await showSecret(`The secret of ${name}`, secret,
+        { Client: name, "Address of tokens": tokens, "To get a token": `curl -u '${name}:${secret}' -d grant_type=client_credentials '${tokens}'` });
     }, done, event.target);
   };
   return element("details", {}, element("summary", {}, "New client"),

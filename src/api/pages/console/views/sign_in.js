@@ -39,7 +39,7 @@ export async function signIn({ notice, done }) {
     element("div", { className: "columns" },
       form("With an API key", () => keyCredential(key.value.trim()), enter,
         field("API key", key),
-        element("p", { className: "quiet" }, "The key stays in this tab until you close it or sign out.")),
+        element("p", { className: "quiet" }, "The key stays in the tabs of this console until you close them or sign out.")),
       form("As a user", () => logIn(username.value, password.value), enter,
         field("Username", username), field("Password", password))),
   ];

@@ -1,7 +1,7 @@
-// A webhook: its settings, the deliveries that have failed, and the last attempts.
+// A webhook: its settings, the deliveries that have failed, and the last attempts, which are read again and again.
 
 import { json, pages, send } from "../api.js";
-import { element, formatNumber, formatTime, long } from "../dom.js";
+import { element, formatExactTime, formatNumber, formatTime, long, wait } from "../dom.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
 import { changed, leaveFor, watchEdits } from "../widgets/edits.js";
@@ -11,22 +11,48 @@ import { showSecret } from "../widgets/secret.js";
 import { webhookFields } from "./webhooks.js";
 
 const PAGE = 50;
+/** Time after which attempts are read again, in milliseconds. */
+const EACH = 5_000;
 /** Maximum number of characters of a response that are shown. */
 const RESPONSE = 200;
 
-export async function webhook({ id, done, report }) {
+export async function webhook({ id, signal, done, report }) {
   const path = `admin/webhooks/${encodeURIComponent(id)}`;
   const stored = await json("GET", path);
-  const attempts = element("div", { id: "attempts" });
-  const showAttempts = async () => attempts.replaceChildren(await attemptTable(path));
+  const [attempts, deliveries] = [element("div", { id: "attempts" }), element("div", { id: "deliveries" })];
+  let shown;
+
+  /** Shows the last attempts and, if there are others than before, what is left to deliver. */
+  async function showAttempts() {
+    const read = await json("GET", `${path}/attempts`);
+    if (JSON.stringify(read) === shown) return;
+    const [{ enabled, parked }, table, made] = await Promise.all([json("GET", path), deliveryTable(path, done, report), attemptTable(read)]);
+    const focused = deliveries.contains(document.activeElement) && document.activeElement.ariaLabel;
+    deliveries.replaceChildren(table, ...(enabled && parked > 0 ? [retryAll(path, done, report)] : []));
+    attempts.replaceChildren(made);
+    if (focused) [...deliveries.querySelectorAll("button")].find((it) => it.ariaLabel === focused)?.focus({ preventScroll: true });
+    shown = JSON.stringify(read);
+  }
+
+  async function follow() {
+    while (!signal.aborted) {
+      await wait(EACH);
+      // While a change is made, its own outcome is shown.
+      if (document.hidden || signal.aborted || document.getElementById("main").inert) continue;
+      const failure = await showAttempts().then(() => null, (it) => it);
+      if (failure) await wait(failure.retryAfter * 1_000);
+    }
+  }
+
   await showAttempts();
+  follow();
   return [
-    element("p", {}, element("a", { href: "#/webhooks" }, "← All webhooks")),
+    element("p", {}, element("a", { className: "back", href: "#/webhooks" }, "← All webhooks")),
     element("div", { className: "title" },
       element("h1", {}, `Webhook ${stored.id}`), !stored.enabled && element("strong", { className: "problem" }, "disabled")),
     settings(stored, path, { done, report, showAttempts }),
     element("section", { className: "card", ariaLabel: "Deliveries" }, element("h2", {}, "Deliveries that have failed or wait"),
-      await deliveryTable(path, done, report), stored.enabled && stored.parked > 0 && retryAll(path, done, report)),
+      deliveries),
     element("section", { className: "card", ariaLabel: "Attempts" }, element("h2", {}, "Last attempts"), attempts),
   ];
 }
@@ -74,7 +100,7 @@ function settings(stored, path, { done, report, showAttempts }) {
   return watchEdits(element("form", { id: "webhook-form", className: "card", on: { submit } },
     ...fields,
     element("div", { className: "choices" },
-      element("button", {}, "Save"),
+      element("button", { id: "save" }, "Save"),
       stored.enabled && button("Send a test", "test", test),
       button("Rotate the key", "rotate", rotate),
       button(stored.enabled ? "Disable" : "Enable", "toggle", () => change({ enabled: !stored.enabled })),
@@ -109,13 +135,13 @@ function retryAll(path, done, report) {
   return element("button", { id: "retry-all", className: "plain", on: { click: retry } }, "Send all again");
 }
 
-function attemptTable(path) {
+function attemptTable(attempts) {
   return rows({
     name: "Attempts",
-    next: pages(`${path}/attempts`),
+    next: Object.assign(async () => attempts, { isLast: () => true }),
     empty: "None yet.",
     columns: [
-      ["Time", ({ at }) => formatTime(at)],
+      ["Time", ({ at }) => formatExactTime(at)],
       ["Position", ({ position }) => (position === undefined ? "test" : String(position))],
       ["Outcome", ({ status, error }) => (error ? element("span", { className: "problem long" }, error) : `accepted with status ${status}`)],
       ["Duration", ({ durationSeconds }) => `${formatNumber(durationSeconds)} s`],

@@ -9,6 +9,8 @@ import { showSecret } from "../widgets/secret.js";
 import { KINDS } from "./changes.js";
 
 const PAGE = 50;
+/** Age in seconds of a change above which its receiver has failed: it is sent within a second, and again after several. */
+const LATE = 60;
 
 export async function webhooks({ report }) {
   const table = await rows({
@@ -19,13 +21,19 @@ export async function webhooks({ report }) {
       ["Webhook", ({ id }) => element("a", { href: `#/webhooks/${id}` }, String(id))],
       ["URL", ({ url }) => element("code", {}, url)],
       ["Changes of", ({ kinds }) => kinds.join(", ") || "all kinds"],
-      ["Late by", ({ enabled, lagSeconds }) => (enabled ? formatDuration(Math.round(lagSeconds)) : "–")],
+      ["Late by", ({ enabled, lagSeconds }) => (enabled ? lateness(Math.round(lagSeconds)) : "–")],
       ["Waiting", ({ waiting }) => String(waiting)],
       ["Given up", ({ parked }) => (parked > 0 ? element("strong", { className: "problem" }, String(parked)) : "0")],
       ["", ({ enabled }) => !enabled && element("strong", { className: "problem" }, "disabled")],
     ],
   });
   return [element("h1", {}, "Webhooks"), table, newWebhook(report)];
+}
+
+/** Returns the age of the oldest change that a receiver lacks, in red if it does not take what it is sent. */
+function lateness(seconds) {
+  const text = formatDuration(seconds);
+  return seconds > LATE ? element("strong", { className: "problem" }, `${text}: its receiver fails`) : text;
 }
 
 /** Returns the field of a URL, the choice of kinds, and a function that returns what they have. */

@@ -27,7 +27,7 @@ export function petForm(pet, submit, ...actions) {
     tagsShown,
     // A new pet is mostly available: what is typed for it comes first.
     isNew && state,
-    element("div", { className: "choices" }, element("button", {}, "Save"), ...actions));
+    element("div", { className: "choices" }, element("button", { id: "save" }, "Save"), ...actions));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const text = category.value.trim();

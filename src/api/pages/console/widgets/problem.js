@@ -4,6 +4,8 @@ import { element, formatDuration } from "../dom.js";
 
 /** Statuses after which trying again can help; 0 is that of no response. */
 const TEMPORARY = [0, 429, 503];
+/** Text of a failure because of an order. */
+const HELD = /^Pet (\d+) has an open order/;
 /** Time after which a view is loaded again, which doubles up to the longest one, in seconds. */
 const [SHORTEST_PAUSE, LONGEST_PAUSE] = [2, 60];
 
@@ -33,8 +35,10 @@ export const isTemporary = ({ status }) => TEMPORARY.includes(status);
 /** Returns the text of a failure, with a button that calls `retry`, and the place of a countdown. */
 function failed(failure, retry) {
   const countdown = element("span", { className: "quiet" });
+  const held = HELD.exec(failure.message);
   const content = element("div", { className: "failure" },
-    element("p", { className: "problem", attributes: { role: "alert" } }, failure.message),
+    element("p", { className: "problem", attributes: { role: "alert" } }, failure.message,
+      held && " ", held && element("a", { href: `#/orders?pet=${held[1]}` }, "Show it")),
     isTemporary(failure) && element("button", { className: "plain", type: "button", on: { click: () => retry() } }, "Try again"), countdown);
   return [content, countdown];
 }

@@ -41,7 +41,7 @@ export function restoreButton({ action, data = {} }, report, done) {
     report(async () => {
       const { name } = await json("POST", "pet", { body, idempotencyKey });
       const pictures = lost === 1 ? "Its picture is lost." : `Its ${lost} pictures are lost.`;
-      announce(`${isolated(name)} is restored. ${lost > 0 ? pictures : ""}`);
+      announce(`${isolated(name)} is restored. ${lost > 0 ? pictures : ""}`, true);
     }, done);
   };
   return element("button", { className: "plain restore", type: "button", on: { click: restore } }, "Restore");
