@@ -29,7 +29,7 @@ async fn pages_need_no_credential_and_no_other_host() {
     for (page, own, library) in [
         (
             "/",
-            ["console/console.css", "console/main.js"],
+            ["console/console.css", "console/console.js"],
             &[] as &[&str],
         ),
         (
@@ -42,7 +42,7 @@ async fn pages_need_no_credential_and_no_other_host() {
         assert_eq!(html.header("content-type"), "text/html; charset=utf-8");
         let mut texts = vec![html.text()];
         for file in own.iter().chain(library) {
-            assert!(html.text().contains(&format!("\"{file}\"")), "{file}");
+            assert!(html.text().contains(&format!("\"{file}")), "{file}");
             let response = app.bare(Method::GET, &format!("{page}{file}"));
             let response = response.is(200).await;
             let media_type = match file.rsplit_once('.') {
@@ -59,6 +59,7 @@ async fn pages_need_no_credential_and_no_other_host() {
             }
         }
         for text in texts {
+            let text = text.replace("http://www.w3.org/2000/svg", "");
             assert!(
                 !text.contains("//www") && !text.contains("http:") && !text.contains("https:"),
                 "{text}"
@@ -82,14 +83,29 @@ async fn pages_need_no_credential_and_no_other_host() {
 async fn console_is_served_as_a_whole_and_is_small() {
     const MAX_SIZE: usize = 170_000;
     let app = TestApp::start().await;
-    let mut size = 0;
-    for file in console_files() {
-        let path = match &*file {
-            "index.html" => "/".to_owned(),
-            file => format!("/console/{file}"),
-        };
-        let text = app.bare(Method::GET, &path).is(200).await.text();
+    let index = app.bare(Method::GET, "/").is(200).await.text();
+    let version = index.split("console.js?v=").nth(1);
+    let version = version.and_then(|rest| rest.split('"').next());
+    let version = version.expect("a version");
+    let mut size = index.len();
+    for file in ["console.js", "console.css"] {
+        let path = format!("/console/{file}");
+        let kept = app.bare(Method::GET, &format!("{path}?v={version}"));
+        let kept = kept.is(200).await;
+        assert!(kept.header("cache-control").ends_with("immutable"));
+        // A replica of another version, whose files must not be kept as those of this one.
+        for query in ["", "?v=0123456789abcdef"] {
+            let other = app.bare(Method::GET, &format!("{path}{query}"));
+            assert_eq!(other.is(200).await.header("cache-control"), "no-cache");
+        }
+        let text = kept.text();
         size += text.len();
+        if file == "console.js" {
+            for module in console_files().iter().filter(|it| it.ends_with(".js")) {
+                let begin = format!("modules[\"{module}\"] = ");
+                assert_eq!(text.matches(&begin).count(), 1, "{module}");
+            }
+        }
         for forbidden in [
             "innerHTML",
             "outerHTML",

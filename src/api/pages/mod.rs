@@ -9,17 +9,23 @@ use std::{borrow::Cow, sync::Arc};
 use axum::{
     Router,
     body::Bytes,
+    extract::RawQuery,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get},
 };
 
+use sha2::{Digest as _, Sha256};
+
+use self::bundle::bundle;
 use super::{error::Error, state::AppState};
+
+mod bundle;
 
 /// Declares modules of the console by their paths below `console/`.
 macro_rules! modules {
     ($($path:literal),+ $(,)?) => {
-        [$((concat!("/console/", $path), include_str!(concat!("console/", $path)))),+]
+        [$(($path, include_str!(concat!("console/", $path)))),+]
     };
 }
 
@@ -82,16 +88,17 @@ pub fn router() -> Router<AppState> {
     };
     // The links in the page are relative to `/docs/`.
     let docs = get(async || (StatusCode::SEE_OTHER, [(header::LOCATION, "docs/")]));
-    let mut router = Router::new();
-    for (path, content) in MODULES {
-        router = router.route(path, own(JAVASCRIPT, without_comments(content)));
-    }
-    router
-        .route("/", own(HTML, include_str!("console/index.html")))
+    let script = bundle("main.js", &MODULES);
+    let styles = include_str!("console/console.css");
+    let version = version(&[&script, styles]);
+    let index = include_str!("console/index.html").replace("{version}", &version);
+    Router::new()
+        .route("/", own(HTML, index))
         .route(
-            "/console/console.css",
-            own(CSS, include_str!("console/console.css")),
+            "/console/console.js",
+            versioned(JAVASCRIPT, script, &version),
         )
+        .route("/console/console.css", versioned(CSS, styles, &version))
         // Browsers request this path for documents other than pages, too.
         .route("/favicon.ico", own(SVG, include_str!("icon.svg")))
         .route("/docs", docs)
@@ -111,16 +118,33 @@ fn own(media_type: &'static str, content: impl Into<Bytes>) -> MethodRouter<AppS
     get(async move || file(media_type, "no-cache", content))
 }
 
-/// Returns a module without the lines of its comments, and without its indentation, which are a fifth of it. The other lines keep their
-/// numbers, which browsers report errors with.
-fn without_comments(module: &str) -> String {
-    let lines = module.lines().map(str::trim_start).map(|line| {
-        let is_comment = ["//", "/**", "*"]
-            .iter()
-            .any(|begin| line.starts_with(begin));
-        if is_comment { "" } else { line }
-    });
-    lines.flat_map(|line| [line, "\n"]).collect()
+/// Serves a file that browsers keep for as long as they like when they request it with its version: another one has another URL. During
+/// an upgrade, a replica may be asked for the version of another one.
+fn versioned(
+    media_type: &'static str,
+    content: impl Into<Bytes>,
+    version: &str,
+) -> MethodRouter<AppState> {
+    let content = content.into();
+    let query = format!("v={version}");
+    get(async move |RawQuery(requested): RawQuery| {
+        let is_own = requested.is_some_and(|requested| requested == query);
+        let caching = if is_own {
+            "public, max-age=31536000, immutable"
+        } else {
+            "no-cache"
+        };
+        file(media_type, caching, content)
+    })
+}
+
+/// Returns the version of files, which depends on nothing but what they contain.
+fn version(files: &[&str]) -> String {
+    let hash = Sha256::digest(files.concat());
+    let begin = hash
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    format!("{begin:016x}")
 }
 
 fn file(media_type: &'static str, caching: &'static str, content: impl Into<Bytes>) -> Response {

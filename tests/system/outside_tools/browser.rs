@@ -117,6 +117,20 @@ impl Browser {
         .await;
     }
 
+    /// Delays each response by some milliseconds from now on.
+    pub async fn throttle(&self, latency: u32) {
+        let conditions = json!({ "offline": false, "latency": latency, "downloadThroughput": -1, "uploadThroughput": -1 });
+        self.devtools("Network.enable", &json!({})).await;
+        self.devtools("Network.emulateNetworkConditions", &conditions)
+            .await;
+    }
+
+    /// Uses what the browser has kept of former responses from now on, or nothing of it.
+    pub async fn cache(&self, is_used: bool) {
+        let setting = json!({ "cacheDisabled": !is_used });
+        self.devtools("Network.setCacheDisabled", &setting).await;
+    }
+
     async fn devtools(&self, command: &str, parameters: &Value) {
         let body = json!({ "cmd": command, "params": parameters });
         self.post("/goog/cdp/execute", &body).await;

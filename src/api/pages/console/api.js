@@ -122,10 +122,16 @@ function count(change) {
 /** Returns the failure of a response that is no success. */
 function refused(problem, status, retryAfter, as, body) {
   // The scopes may have changed.
-  if (status === 403) known = {};
+  if (status === 403 && as) forgetScopes();
   if (status === 401 && as && as.value === credential()?.value) end();
   if (status === 503) tellOutage();
   return new Failure(message(problem, status, body), status, status === 429 ? Number(retryAfter) : 0);
+}
+
+function forgetScopes() {
+  known = {};
+  const { scopes, ...current } = credential() ?? {};
+  if (scopes) keep(current);
 }
 
 /** Sends a request, and returns the JSON of its response. */
@@ -196,10 +202,19 @@ export function changePages(filters) {
   return Object.assign(page, { isLast: () => isOver && read.length === 0 });
 }
 
-/** Returns the scopes of the credential of this tab. They are asked for once. */
+/** Returns the scopes of the credential of this tab. Those of the last time are used at first: they are asked for meanwhile. */
 export async function scopes() {
-  const value = credential()?.value;
-  if (known.value !== value) known = { value, scopes: (await json("GET", "limits")).scopes };
+  const current = credential();
+  if (known.value !== current?.value) {
+    const asked = json("GET", "limits").then(({ scopes: granted }) => {
+      known = { value: current?.value, scopes: granted };
+      if (credential()?.value === current?.value) keep({ ...current, scopes: granted });
+      return granted;
+    });
+    // The next view asks again.
+    asked.catch(() => { known = {}; });
+    known = { value: current?.value, scopes: current?.scopes ?? asked };
+  }
   return known.scopes;
 }
 

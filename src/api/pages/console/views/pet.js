@@ -17,7 +17,7 @@ import { picturesOfNewPet, uploads } from "../widgets/uploads.js";
 import { listPlace } from "./pets.js";
 
 /** Returns the link to the list, as it was shown last. */
-const BACK = () => element("p", {}, element("a", { className: "back", href: listPlace }, "← Pets"));
+const BACK = () => element("p", {}, element("a", { className: "back", href: listPlace() }, "← Pets"));
 
 export async function pet({ id, signal, done, report }) {
   const granted = await scopes();
@@ -169,7 +169,7 @@ export async function pet({ id, signal, done, report }) {
     if (!(await ask(`Delete ${name}?`, question, { Delete: true, Keep: false }))) return;
     report(() => change("DELETE", undefined, version), (isDeleted) => {
       if (!isDeleted) return refresh();
-      leaveFor(listPlace);
+      leaveFor(listPlace());
       announce("The pet is deleted.", true);
     });
   }

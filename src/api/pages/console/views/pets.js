@@ -26,7 +26,8 @@ const [COLLECT, REST, AGAIN] = [200, 600, 5_000];
 const [MAX_READ, MAX_WAITING] = [20, 500];
 
 /** Fragment of the list with the filters that were shown last. */
-export let listPlace = "#/pets";
+let shownPlace = "#/pets";
+export const listPlace = () => shownPlace;
 
 export async function pets({ signal, parameters, done, report }) {
   const granted = await scopes();
@@ -49,8 +50,8 @@ export async function pets({ signal, parameters, done, report }) {
     if (signal.aborted) return;
     search.abort();
     search = new AbortController();
-    listPlace = filters.size > 0 ? `#/pets?${filters}` : "#/pets";
-    history.replaceState(history.state, "", listPlace);
+    shownPlace = filters.size > 0 ? `#/pets?${filters}` : "#/pets";
+    history.replaceState(history.state, "", shownPlace);
     const empty = () => (isFiltered(filters) ? noMatch(filters, search.signal) : emptyStore(granted, done, report));
     shown = grid({ next: matches(filters, search.signal), card: many ? many.card : petCard, empty, signal: search.signal });
     found.replaceChildren(...shown.nodes);

@@ -14,8 +14,8 @@ export async function signIn({ notice, done }) {
     problem.textContent = "";
     try {
       const found = await find();
-      await json("GET", "limits", { as: found });
-      keep(found);
+      const { scopes } = await json("GET", "limits", { as: found });
+      keep({ ...found, scopes });
       done();
     } catch (failure) {
       const isInvalid = failure.status === 401;
