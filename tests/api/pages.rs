@@ -101,7 +101,10 @@ async fn console_is_served_as_a_whole_and_is_small() {
         let text = kept.text();
         size += text.len();
         if file == "console.js" {
-            for module in console_files().iter().filter(|it| it.ends_with(".js")) {
+            for module in console_files()
+                .iter()
+                .filter(|it| Path::new(it).extension().is_some_and(|it| it == "js"))
+            {
                 let begin = format!("modules[\"{module}\"] = ");
                 assert_eq!(text.matches(&begin).count(), 1, "{module}");
             }

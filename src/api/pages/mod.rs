@@ -30,7 +30,7 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 45] = modules![
+const MODULES: [(&str, &str); 46] = modules![
     "main.js",
     "api.js",
     "dom.js",
@@ -55,6 +55,7 @@ const MODULES: [(&str, &str); 45] = modules![
     "widgets/days.js",
     "widgets/dialog.js",
     "widgets/edits.js",
+    "widgets/fold.js",
     "widgets/gallery.js",
     "widgets/grid.js",
     "widgets/inventory.js",

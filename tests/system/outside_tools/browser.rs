@@ -107,6 +107,12 @@ impl Browser {
         .await;
     }
 
+    /// Shows the page as it is printed, until the next viewport.
+    pub async fn print(&self) {
+        let media = json!({ "media": "print" });
+        self.devtools("Emulation.setEmulatedMedia", &media).await;
+    }
+
     /// Shows the page in colours of the system only, until the next viewport.
     pub async fn force_colours(&self) {
         let feature = json!({ "name": "forced-colors", "value": "active" });

@@ -171,7 +171,7 @@ async fn console_shows_sessions_and_the_record() {
     browser.until_text(".rows", "Time").await;
     is_accessible(&browser, "changes").await;
     browser.enter("#kind", "session").await;
-    browser.click("main form button").await;
+    browser.click("main form button:not(.fold)").await;
     browser
         .until("document.querySelectorAll('.rows tbody tr').length === 1")
         .await;
@@ -193,7 +193,7 @@ async fn console_shows_sessions_and_the_record() {
     is_accessible(&browser, "new-changes").await;
     // A number without a kind is not left out: the browser asks for the kind.
     browser.enter("#kind", "all").await;
-    browser.click("main form button").await;
+    browser.click("main form button:not(.fold)").await;
     let asked = "return [document.activeElement.id, document.activeElement.validity.valueMissing, location.hash, document.querySelector('#resource').value]";
     let expected = json!(["kind", true, "#/changes?kind=pet&resource=1", "1"]);
     assert_eq!(browser.run(asked).await, expected);

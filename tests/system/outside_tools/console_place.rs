@@ -170,7 +170,7 @@ async fn console_is_fast_at_a_distance() {
     // A busy machine takes longer now and then.
     for _ in 0..5 {
         browser.throttle(300).await;
-        let mut load = async |cached: bool| {
+        let load = async |cached: bool| {
             browser.cache(cached).await;
             browser.reload().await;
             browser.until_text("#pets h2", "Rex").await;

@@ -15,6 +15,7 @@ mod console;
 mod console_administration;
 mod console_edits;
 mod console_keyboard;
+mod console_look;
 mod console_new_pets;
 mod console_orders;
 mod console_pets;

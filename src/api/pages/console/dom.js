@@ -52,15 +52,24 @@ const numbers = new Intl.NumberFormat("en-GB");
 /** Formats a number with separators. */
 export const formatNumber = (number) => numbers.format(number);
 
-const times = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short" });
+// In the language of the browser, as its fields are.
+const times = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
 
 /** Formats a time in the zone of the browser. */
 export const formatTime = (time) => times.format(new Date(time));
 
-const exactTimes = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const exactTimes = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 /** Formats a time with its seconds. */
 export const formatExactTime = (time) => exactTimes.format(new Date(time));
+
+/** Returns a time of a list, in which that of today needs no date. Its title is the whole time. */
+export function shortTime(time) {
+  const date = new Date(time);
+  const isToday = date.toDateString() === new Date().toDateString();
+  return element("time", { dateTime: date.toISOString(), title: formatExactTime(date) }, (isToday ? clock : times).format(date));
+}
 
 /** Waits for some milliseconds. */
 export const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });

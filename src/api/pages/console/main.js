@@ -1,6 +1,6 @@
 // The frame: which view is shown, its place in the fragment of the URL, and the state of the service.
 
-import { credential, keepOfOtherTab, readiness, scopes, signOut } from "./api.js";
+import { credential, keep, keepOfOtherTab, readiness, scopes, signOut } from "./api.js";
 import { element, keepFocus, nameTab, wait } from "./dom.js";
 import { account } from "./views/account.js";
 import { caller } from "./views/caller.js";
@@ -44,6 +44,8 @@ const RETURN = 5_000;
 const main = document.getElementById("main");
 const views = document.getElementById("views");
 const signOutButton = document.getElementById("sign-out");
+const lookButton = document.getElementById("look");
+const darkSystem = matchMedia("(prefers-color-scheme: dark)");
 let shown = new AbortController();
 /** Fragment of the view that is shown. */
 let shownHash = location.hash;
@@ -244,8 +246,17 @@ async function begin() {
   const { positions: left, position } = history.state ?? {};
   if (left) positions = left;
   if (!credential() && !history.state) await keepOfOtherTab();
+  showLook();
   await show();
   if (position) returnTo(position, "", shown.signal);
+}
+
+/** Shows the page light or dark: as the system is, until the person chooses. The choice is kept as long as the credential. */
+function showLook(chosen = credential()?.look) {
+  document.documentElement.style.colorScheme = chosen ?? "";
+  const isDark = chosen ? chosen === "dark" : darkSystem.matches;
+  lookButton.textContent = isDark ? "Light" : "Dark";
+  lookButton.value = isDark ? "light" : "dark";
 }
 
 views.append(...Object.entries(VIEWS).map(([name, { title }]) => element("a", { href: `#/${name}` }, title)));
@@ -254,6 +265,11 @@ signOutButton.addEventListener("click", async () => {
   signOut();
   show("You are signed out.");
 });
+lookButton.addEventListener("click", () => {
+  if (credential()) keep({ ...credential(), look: lookButton.value });
+  showLook(lookButton.value);
+});
+darkSystem.addEventListener("change", () => showLook());
 // The fragment is the place of a view.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();

@@ -1,7 +1,7 @@
 // A caller: its plan and scopes, its keys and clients, and its requests by day.
 
 import { ADDRESS, json, pages, send } from "../api.js";
-import { element, field, formatTime, isolated, nameOf } from "../dom.js";
+import { element, field, formatTime, isolated, long, nameOf, shortTime } from "../dom.js";
 import { announce } from "../widgets/announcement.js";
 import { days } from "../widgets/days.js";
 import { ask } from "../widgets/dialog.js";
@@ -68,9 +68,9 @@ const isOver = ({ revokedAt, expiresAt }) => revokedAt || (expiresAt && new Date
 
 /** Columns that keys and clients have. */
 const COLUMNS = [
-  ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
-  ["Created", ({ createdAt }) => formatTime(createdAt)],
-  ["Last use, written once a minute", ({ lastUsedAt }) => (lastUsedAt ? formatTime(lastUsedAt) : "never")],
+  ["Scopes", ({ scopes }) => long(scopes.join(", ") || "–")],
+  ["Created", ({ createdAt }) => shortTime(createdAt)],
+  ["Last use, written once a minute", ({ lastUsedAt }) => (lastUsedAt ? shortTime(lastUsedAt) : "never")],
   ["Valid", ({ revokedAt, expiresAt }) => {
     if (revokedAt) return `revoked ${formatTime(revokedAt)}`;
     if (isOver({ expiresAt })) return `expired ${formatTime(expiresAt)}`;
@@ -123,7 +123,7 @@ function newKey(stored, path, done, report) {
       await showKey("The key", key);
     }, done, event.target);
   };
-  return element("details", {}, element("summary", {}, "New key"),
+  return element("details", {}, element("summary", { className: "button" }, "New key"),
     watchEdits(element("form", { id: "new-key", on: { submit } },
       field("Name, for people", name), boxes, field("Days until it expires; empty for never", lifetime),
       element("div", { className: "choices" }, element("button", {}, "Create")))));
@@ -160,7 +160,7 @@ function newClient(stored, path, done, report) {
         { Client: name, "Address of tokens": tokens, "To get a token": `curl -u '${name}:${secret}' -d grant_type=client_credentials '${tokens}'` });
     }, done, event.target);
   };
-  return element("details", {}, element("summary", {}, "New client"),
+  return element("details", {}, element("summary", { className: "button" }, "New client"),
     watchEdits(element("form", { id: "new-client", on: { submit } },
       boxes, element("div", { className: "choices" }, element("button", {}, "Create")))));
 }

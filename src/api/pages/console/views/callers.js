@@ -1,7 +1,7 @@
 // Callers: search, list and create.
 
 import { json, pages } from "../api.js";
-import { element, field, nameOf } from "../dom.js";
+import { element, field, long, nameOf } from "../dom.js";
 import { leaveFor, watchEdits } from "../widgets/edits.js";
 import { callerNamed } from "../widgets/people.js";
 import { rows } from "../widgets/rows.js";
@@ -25,7 +25,7 @@ export async function callers({ parameters, report }) {
     columns: [
       ["Name", ({ id, name, username }) => element("a", { href: `#/callers/${id}` }, nameOf(username ?? name))],
       ["Plan", ({ plan }) => plan],
-      ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
+      ["Scopes", ({ scopes }) => long(scopes.join(", ") || "–")],
       ["Keys and clients", ({ credentials }) => String(credentials)],
       ["", ({ disabled }) => disabled && element("strong", { className: "problem" }, "disabled")],
     ],
@@ -47,7 +47,7 @@ function newCaller(report) {
     const body = { name: name.value, plan: plan.value, scopes: chosen() };
     report(() => json("POST", "admin/callers", { body }), ({ id }) => leaveFor(`#/callers/${id}`), event.target);
   };
-  return element("details", { className: "card" }, element("summary", {}, "New caller"),
+  return element("details", { className: "card" }, element("summary", { className: "button" }, "New caller"),
     watchEdits(element("form", { id: "new-caller", on: { submit } },
       field("Name", name), field("Plan", plan), boxes, element("div", { className: "choices" }, element("button", {}, "Create")))));
 }
@@ -74,7 +74,7 @@ function newStaff(report) {
     event.preventDefault();
     report(create, (id) => leaveFor(`#/callers/${id}`), event.target);
   };
-  return element("details", { className: "card" }, element("summary", {}, "New staff account"),
+  return element("details", { className: "card" }, element("summary", { className: "button" }, "New staff account"),
     watchEdits(element("form", { id: "new-staff", on: { submit } },
       field("Username", username), field("Password, of at least 8 characters", password), field("Plan", plan), boxes,
       element("div", { className: "choices" }, element("button", {}, "Create")))));

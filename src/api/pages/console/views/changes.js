@@ -3,6 +3,7 @@
 import { scopes } from "../api.js";
 import { element, field } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
+import { foldButton } from "../widgets/fold.js";
 import { callerNamed } from "../widgets/people.js";
 import { restoreButton } from "../widgets/undo.js";
 
@@ -32,7 +33,7 @@ export async function changes({ parameters, signal, done, report }) {
   return [
     element("h1", {}, "Changes"),
     element("form", { className: "filters", ariaLabel: "Filters", on: { input: requireKind, submit } },
-      field("Kind", kinds), field("Number, of one kind", resource), isAdmin && field("By", actor),
+      field("Kind", kinds), foldButton(parameters.size > 0), field("Number, of one kind", resource), isAdmin && field("By", actor),
       element("button", { className: "plain" }, "Show")),
     await changeTable(given([value("kind"), number, by]), { signal, missed: done, act }),
   ];

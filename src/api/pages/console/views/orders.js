@@ -1,10 +1,11 @@
 // Orders: place, find, advance and delete. The list follows the record of changes.
 
 import { follow, json, newIdempotencyKey, pages, scopes, send } from "../api.js";
-import { element, field, formatTime, keepFocus, nameOf } from "../dom.js";
+import { element, field, formatTime, keepFocus, nameOf, shortTime } from "../dom.js";
 import { announce } from "../widgets/announcement.js";
 import { ask } from "../widgets/dialog.js";
 import { watchEdits } from "../widgets/edits.js";
+import { foldButton } from "../widgets/fold.js";
 import { lookup } from "../widgets/lookup.js";
 import { outdatedNote } from "../widgets/outdated.js";
 import { soon } from "../widgets/patience.js";
@@ -99,7 +100,7 @@ export async function orders({ parameters, signal, done, report }) {
       ["Order", ({ id }) => String(id)],
       ["Pet", ({ petId }) => petOf(petId)],
       ["Quantity", ({ quantity }) => String(quantity)],
-      ["Placed", ({ createdAt }) => formatTime(createdAt)],
+      ["Placed", ({ createdAt }) => shortTime(createdAt)],
       ...(isAdmin ? [["By", ({ username, caller }) => placedBy(username ?? caller)]] : []),
       ["Ships", ({ shipDate }) => (shipDate ? formatTime(shipDate) : "–")],
       ["Status", ({ status, complete }) => element("span", { className: `state ${status}` }, complete ? `${status}, complete` : status)],
@@ -170,7 +171,7 @@ function filterForm(parameters, isAdmin) {
     location.hash = `#/orders?${new URLSearchParams(filled)}`;
   };
   return element("form", { id: "order-filters", className: "filters", ariaLabel: "Filters", on: { submit } },
-    field("Number of the order", input("number", "number")), field("Number of the pet", input("pet", "number")),
+    field("Number of the order", input("number", "number")), foldButton(parameters.size > 0), field("Number of the pet", input("pet", "number")),
     isAdmin && field("Placed by", input("by", "search")),
     field("Status", statuses), element("button", { className: "plain" }, "Show"));
 }

@@ -72,13 +72,14 @@ export async function pet({ id, signal, done, report }) {
     const { value } = version;
     const focused = fields.contains(document.activeElement) && document.activeElement.id;
     const link = title.contains(document.activeElement) && document.activeElement.hash;
-    title.replaceChildren(element("h1", { title: value.name }, value.name),
-      ...[
+    title.replaceChildren(
+      element("div", { className: "named" },
+        element("h1", { title: value.name }, value.name), element("span", { className: `state ${value.status}` }, value.status)),
+      element("div", { className: "actions" }, ...[
         value.status === "available" && granted.includes("write:orders")
           && element("a", { className: "button", href: `#/orders?pet=${value.id}&new` }, "Order"),
         granted.includes("read:orders") && element("a", { href: `#/orders?pet=${value.id}` }, "Orders"),
-      ].filter(Boolean),
-      element("span", { className: `state ${value.status}` }, value.status));
+      ].filter(Boolean)));
     fields.replaceChildren(canWrite
       ? petForm(value, save,
         element("button", { id: "delete", type: "button", className: "plain bad", on: { click: () => report(openOrders, deletePet) } }, "Delete"))
@@ -181,8 +182,8 @@ export async function pet({ id, signal, done, report }) {
   return [
     BACK(), notice, title,
     element("div", { className: "columns" },
-      element("section", { className: "card", ariaLabel: "Pictures" }, pictures, drop),
-      fields),
+      fields,
+      element("section", { className: "card", ariaLabel: "Pictures" }, pictures, drop)),
     granted.includes("read:changes") && history(stored.value, {
       signal,
       changed,

@@ -2,6 +2,7 @@
 
 import { follow, hasDemoKeys, json, newIdempotencyKey, pages, scopes } from "../api.js";
 import { element, field, nameOf, wait } from "../dom.js";
+import { foldButton } from "../widgets/fold.js";
 import { grid } from "../widgets/grid.js";
 import { STATUSES, inventory } from "../widgets/inventory.js";
 import { manyPets } from "../widgets/many.js";
@@ -136,7 +137,7 @@ function filterForm(parameters, changed) {
   }
 
   const form = element("form", { className: "filters", ariaLabel: "Filters", attributes: { role: "search" } },
-    field("Beginning of the name, or number", name),
+    field("Name or number", name), foldButton(parameters.size > 0),
     field("Tag", tag),
     tagSuggestions(tag),
     field("Sort", order),

@@ -1,7 +1,7 @@
 // Login sessions of users.
 
 import { pages, send } from "../api.js";
-import { element, formatTime } from "../dom.js";
+import { element, formatTime, shortTime } from "../dom.js";
 import { people } from "../widgets/people.js";
 import { rows } from "../widgets/rows.js";
 
@@ -18,7 +18,7 @@ export async function sessions({ signal, report }) {
     columns: [
       ["Session", ({ id }) => String(id)],
       ["Caller", ({ caller, callerId }) => element("a", { href: `#/callers/${callerId}` }, by(caller))],
-      ["Since", ({ createdAt }) => formatTime(createdAt)],
+      ["Since", ({ createdAt }) => shortTime(createdAt)],
       ["Until", ({ revokedAt, expiresAt }) => (revokedAt ? `ended ${formatTime(revokedAt)}` : formatTime(expiresAt))],
       ["", (session, change) => !session.revokedAt
         && element("button", { className: "plain", ariaLabel: `End session ${session.id}`, on: { click: () => end(session, change) } }, "End")],

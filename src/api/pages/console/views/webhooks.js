@@ -54,7 +54,7 @@ function newWebhook(report) {
       return id;
     }, (id) => leaveFor(`#/webhooks/${id}`), event.target);
   };
-  return element("details", { className: "card" }, element("summary", {}, "New webhook"),
+  return element("details", { className: "card" }, element("summary", { className: "button" }, "New webhook"),
     watchEdits(element("form", { id: "new-webhook", on: { submit } },
       ...fields, element("div", { className: "choices" }, element("button", {}, "Create")))));
 }

@@ -27,7 +27,12 @@ export function tagLinks(tags, separator) {
 /** Returns the thumbnail of a pet, or its initial. */
 export function thumbnail(pet) {
   const id = pet.photoUrls.map((url) => pictureId(pet, url)).find(Boolean);
-  if (!id) return element("span", { ariaHidden: "true" }, [...pet.name][0]);
+  if (!id) {
+    const initial = element("span", { className: "initial", ariaHidden: "true" }, [...pet.name][0]);
+    const sum = [...pet.name].reduce((total, letter) => total * 31 % 360 + letter.codePointAt(0), 0);
+    initial.style.setProperty("--hue", sum % 360);
+    return initial;
+  }
   const image = element("img", { alt: "", loading: "lazy", decoding: "async", width: WIDTH, height: WIDTH * 0.75 });
   image.src = pictureSource(pet, id, WIDTH);
   return image;
