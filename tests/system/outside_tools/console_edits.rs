@@ -120,7 +120,7 @@ async fn console_tells_what_is_missing_and_leads_back() {
         .until_text(".uploads", "empty.png: The file is required")
         .await;
 
-    // An import, which is one change, throws nobody to the top.
+    // An import, which is one change, leaves the list where it is.
     show(&browser, "pets", "Pets").await;
     let home = Home::on(app.database.url());
     home.write("pets.ndjson", "{\"name\": \"Imported\"}\n");

@@ -67,7 +67,7 @@ async fn console_begins_with_what_matters_on_a_phone() {
     }
 }
 
-/// A person chooses between light and dark, whatever the system is; paper has neither menus nor buttons.
+/// A person chooses between light and dark; paper has neither menus nor buttons.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_is_dark_or_light_as_one_likes_and_prints() {
     let (app, browser, _) = console_with_pet(&[]).await;

@@ -174,7 +174,7 @@ async fn filter(browser: &Browser) {
     browser.click("#order-filters button:not(.fold)").await;
 }
 
-/// Orders are found by their number, their pet, their status, and who placed them, whatever the service calls the account.
+/// Orders are found by their number, their pet, their status, and the name of their caller or its user.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_finds_orders() {
     let (app, browser, id) = console_with_pet(&[]).await;
@@ -244,7 +244,7 @@ async fn console_follows_orders() {
     browser
         .until(&format!("{numbers} === '{second},{first}'"))
         .await;
-    // Somebody else is faster.
+    // Another administrator is faster.
     let path = format!("/store/order/{first}");
     let approved = json!({"status": "approved", "shipDate": "2031-05-06T07:08:09Z"});
     app.patch(&path, &approved).is(200).await;
@@ -261,7 +261,7 @@ async fn console_follows_orders() {
     browser
         .until_text("#announcement", &format!("Order {first} is deleted."))
         .await;
-    // Without the record, an order that is gone leaves the list when somebody acts on it.
+    // Without the record, an order that is gone leaves the list with the next click on its buttons.
     let reader = "const sent = fetch; window.fetch = (...request) => /changes\\?/.test(request[0])
         ? Promise.resolve(new Response(null, { status: 403 })) : sent(...request)";
     browser.run(reader).await;

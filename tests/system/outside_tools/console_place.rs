@@ -30,7 +30,7 @@ async fn console_signs_new_tabs_in_and_all_out() {
     browser.switch_to(&first[0]).await;
     browser.until_text("h1", "Sign in").await;
     assert_eq!(browser.run("return sessionStorage.length").await, 0);
-    // A tab that was signed out stays so, whoever signs in elsewhere.
+    // A tab that was signed out stays so while others sign in.
     sign_in_here(&app, &browser).await;
     browser.switch_to(&second).await;
     browser.reload().await;
