@@ -40,12 +40,17 @@ async fn beside(browser: &Browser, width: u32) -> Value {
     browser.run(&script).await
 }
 
+/// Returns the script of axe-core.
+pub(super) fn axe() -> String {
+    let axe = Path::new("target/outside-tools/conformance/node_modules/axe-core/axe.min.js");
+    let axe = fs::read_to_string(repository().join(axe));
+    axe.expect("axe-core is missing: run .ci/setup --all")
+}
+
 /// Checks that the view has no violation of axe-core, and fits, at each width and in each colour scheme. Saves a picture of
 /// each, and leaves the window as it is at the start.
 pub(super) async fn is_accessible(browser: &Browser, name: &str) {
-    let axe = Path::new("target/outside-tools/conformance/node_modules/axe-core/axe.min.js");
-    let axe = fs::read_to_string(repository().join(axe));
-    let axe = axe.expect("axe-core is missing: run .ci/setup --all");
+    let axe = axe();
     for width in [320, 768, 1280] {
         for scheme in ["light", "dark"] {
             browser.set_viewport(width, 800, scheme).await;

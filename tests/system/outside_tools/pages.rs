@@ -2,7 +2,7 @@
 
 use test_support::*;
 
-use crate::browser::Browser;
+use crate::{browser::Browser, console::axe};
 
 const NO_OVERFLOW: &str =
     "return [...document.querySelectorAll('body, body *')].every(it => it.getBoundingClientRect().right <= innerWidth)
@@ -76,6 +76,14 @@ async fn documentation_page_executes_operations() {
     let file = operation("uploadFile", "input[type=file]");
     browser.enter(&file, &photo.display().to_string()).await;
     execute(&browser, "uploadFile").await;
+    // Fields of opened operations have names.
+    let critical = format!(
+        "{}; return axe.run().then(({{ violations }}) => violations
+             .filter(({{ impact }}) => impact === 'critical')
+             .map(({{ id, nodes }}) => `${{id}}: ${{nodes.map(it => it.html).join()}}`))",
+        axe()
+    );
+    assert_eq!(browser.run(&critical).await, json!([]));
     let images = service.request(Method::GET, "/pet/1/images", "special-key");
     let images = images.is(200).await.json();
     let image = images[0]["id"].as_str().expect("an image");
