@@ -94,13 +94,15 @@ async fn console_administers_callers_and_keys() {
         .await;
     browser.choose("#plan", "enterprise").await;
     browser.click("[value='write:pets']").await;
-    browser.click("#caller-form button").await;
+    browser.click("#save").await;
     let callers = async || {
         let caller = app.get("/admin/callers?name=acme").is(200).await.json();
         caller[0]["plan"] == "enterprise"
             && caller[0]["scopes"] == json!(["read:pets", "read:orders", "write:orders"])
     };
     eventually(callers).await;
+    // The focus stays where the person goes on.
+    browser.until("document.activeElement.id === 'save'").await;
     browser.click("[aria-label^=Revoke]").await;
     browser.click("dialog button").await;
     until_keys(&browser, "revoked").await;

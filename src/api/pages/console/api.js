@@ -54,7 +54,7 @@ export function keep(credential) {
 tabs.addEventListener("message", ({ data: { wanted, ended } }) => {
   const current = credential();
   if (wanted && current) tabs.postMessage({ given: current });
-  if (ended && current?.value === ended) end();
+  if (ended && current?.value === ended) end("You have signed out in another tab.");
 });
 
 /** Takes the credential of another tab, if one is signed in. */
@@ -66,10 +66,10 @@ export async function keepOfOtherTab() {
   keep(await Promise.race([answered, wait(ANSWER)]) ?? null);
 }
 
-/** Forgets a credential that is no longer valid. */
-function end() {
+/** Forgets a credential that is no longer used. The event `signed-out` says why. */
+function end(reason) {
   keep(null);
-  window.dispatchEvent(new Event("signed-out"));
+  window.dispatchEvent(new CustomEvent("signed-out", { detail: reason }));
 }
 
 /** Returns a new value of `idempotencyKey`, with which a repeated POST has one effect. */
@@ -123,7 +123,7 @@ function count(change) {
 function refused(problem, status, retryAfter, as, body) {
   // The scopes may have changed.
   if (status === 403 && as) forgetScopes();
-  if (status === 401 && as && as.value === credential()?.value) end();
+  if (status === 401 && as && as.value === credential()?.value) end("Your key or session is no longer valid.");
   if (status === 503) tellOutage();
   return new Failure(message(problem, status, body), status, status === 429 ? Number(retryAfter) : 0);
 }

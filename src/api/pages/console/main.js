@@ -293,10 +293,10 @@ addEventListener("beforeunload", (event) => {
   history.replaceState({ entry, positions, position: scrollY }, "");
   if (hasEdits()) event.preventDefault();
 });
-addEventListener("signed-out", async () => {
-  const question = [element("p", {}, "Your key or session is no longer valid. What is not saved is lost when you sign in again: copy it first.")];
+addEventListener("signed-out", async ({ detail: reason }) => {
+  const question = [element("p", {}, `${reason} What is not saved is lost when you sign in again: copy it first.`)];
   if (hasEdits() && !(await ask("You are signed out", question, { "Sign in again": true, "Back to the form": false }))) return;
-  show("Your key or session is no longer valid. Sign in again.");
+  show(`${reason} Sign in again.`);
 });
 document.addEventListener("visibilitychange", showReadiness);
 addEventListener("outage", showReadiness);

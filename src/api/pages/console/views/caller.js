@@ -87,8 +87,7 @@ function keyTable(path, done, report) {
     const overlap = await askOverlap(`Rotate ${hint}…?`, "A new key replaces it. How long does the old one stay valid?");
     if (overlap === undefined) return;
     await report(async () => {
-      const { key } = await json("POST", `admin/keys/${id}/rotate`, { body: { overlap } });
-      await showKey("The new key", key);
+      await showKey("The new key", await json("POST", `admin/keys/${id}/rotate`, { body: { overlap } }));
     }, done);
   };
   const button = (text, key, act, more = "") =>
@@ -107,8 +106,8 @@ function keyTable(path, done, report) {
 }
 
 /** Shows a key with what its user needs besides. */
-const showKey = (title, key) =>
-  showSecret(title, key, { Address: ADDRESS, "To try it": `curl -H 'api_key: ${key}' '${ADDRESS}/limits'` });
+const showKey = (title, { id, key }) =>
+  showSecret(title, key, { "Number of the key": String(id), Address: ADDRESS, "To try it": `curl -H 'api_key: ${key}' '${ADDRESS}/limits'` });
 
 function newKey(stored, path, done, report) {
   const [boxes, chosen] = scopeBoxes(stored.scopes, stored.scopes);
@@ -118,9 +117,9 @@ function newKey(stored, path, done, report) {
     event.preventDefault();
     const expiresIn = lifetime.value ? Number(lifetime.value) * DAY : undefined;
     report(async () => {
-      const { key } = await json("POST", `${path}/keys`, { body: { name: name.value.trim() || undefined, scopes: chosen(), expiresIn } });
+      const made = await json("POST", `${path}/keys`, { body: { name: name.value.trim() || undefined, scopes: chosen(), expiresIn } });
       watchEdits(event.target);
-      await showKey("The key", key);
+      await showKey("The key", made);
     }, done, event.target);
   };
   return element("details", {}, element("summary", { className: "button" }, "New key"),
