@@ -1,18 +1,20 @@
 //! The modules of the console as one script: at a distance, each level of imports would cost a round trip.
 //!
 //! The modules are written so that this takes no parser: an import is one line, `import { … } from "./….js";`, and an export begins a
-//! declaration. No module imports itself, directly or through others, and none exports a variable that changes.
+//! declaration. Folders have no folders. No module imports itself, directly or through others, and none exports a variable that changes.
 
 use std::collections::HashSet;
 
-/// Returns the script of the modules, pairs of a path and a text, which `main` imports. Each becomes a function that returns what the
-/// module exports, behind those that it imports, without the lines of its comments and without its indentation.
+/// Returns a script of the module with the path `main` and of all that it imports, directly or not. `modules` are pairs of a path and a
+/// text. Each module becomes a function, called once, that returns the exports; imported modules come first. Lines of comments and
+/// indentation are left out.
 pub(super) fn bundle(main: &str, modules: &[(&str, &str)]) -> String {
     let mut script = String::from("\"use strict\";\nconst modules = {};\n");
     append(main, modules, &mut HashSet::new(), &mut script);
     script
 }
 
+/// Appends a module to the script behind those that it imports, unless it is `done`.
 fn append(path: &str, modules: &[(&str, &str)], done: &mut HashSet<String>, script: &mut String) {
     let module = modules.iter().find(|(name, _)| *name == path);
     let Some((_, text)) = module.filter(|_| done.insert(path.to_owned())) else {

@@ -4,6 +4,8 @@
 //! - All content comes from this service, and their content security policy forbids any other.
 //! - The console keeps a credential in the session storage of its tabs only, which give it to one another. `/docs` stores none.
 
+mod bundle;
+
 use std::{borrow::Cow, sync::Arc};
 
 use axum::{
@@ -14,13 +16,10 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, get},
 };
-
 use sha2::{Digest as _, Sha256};
 
 use self::bundle::bundle;
 use super::{error::Error, state::AppState};
-
-mod bundle;
 
 /// Declares modules of the console by their paths below `console/`.
 macro_rules! modules {
@@ -119,8 +118,8 @@ fn own(media_type: &'static str, content: impl Into<Bytes>) -> MethodRouter<AppS
     get(async move || file(media_type, "no-cache", content))
 }
 
-/// Serves a file that browsers keep for as long as they like when they request it with its version: another one has another URL. During
-/// an upgrade, a replica may be asked for the version of another one.
+/// Serves a file that browsers keep for a year if they request it with its version, `?v=…`. Without it, or with the version of another
+/// replica during an upgrade, they ask again each time.
 fn versioned(
     media_type: &'static str,
     content: impl Into<Bytes>,

@@ -29,7 +29,9 @@ export async function changes({ parameters, signal, done, report }) {
     location.hash = `#/changes?${given([kinds.value, resource.value, actor.value])}`;
   };
   requireKind();
-  const by = isAdmin && value("actor") ? (await callerNamed(value("actor")))?.name ?? value("actor") : value("actor");
+  // The record has the name of the account in place of the username.
+  const caller = isAdmin && value("actor") && await callerNamed(value("actor"));
+  const by = caller ? caller.name : value("actor");
   return [
     element("h1", {}, "Changes"),
     element("form", { className: "filters", ariaLabel: "Filters", on: { input: requireKind, submit } },

@@ -14,6 +14,7 @@ import { MAX_SUGGESTED, tagSuggestions, tagsThatBegin } from "../widgets/tag_sug
 const PAGE = 60;
 /** Maximum number of characters that the service accepts. */
 const MAX_LENGTH = 255;
+/** Search that is the number of a pet, too. */
 const NUMBER = /^[1-9]\d{0,14}$/;
 // In milliseconds.
 /** Time without typing after which a search begins. */
